@@ -1,0 +1,141 @@
+"""What a model is and how it is run, as plain data.
+
+`ModelSpec` describes one stack of transformer layers. A family (Llama, Qwen2, Qwen3) is a set of values in it, never a
+subclass: the checkpoint readers fill it in, the runtimes build from it, drafters reuse it.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from typing import Any, Literal
+
+from foreword.errors import ConfigError, UnknownNameError
+
+RuntimeName = Literal["auto", "torch", "native"]
+DtypeName = Literal["auto", "float32", "bfloat16", "int8", "int4"]
+
+RUNTIMES: tuple[str, ...] = ("auto", "torch", "native")
+DTYPES: tuple[str, ...] = ("auto", "float32", "bfloat16", "int8", "int4")
+TORCH_DTYPES = ("float32", "bfloat16")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Llama3RopeScaling:
+    """Llama 3's stretching of low rotary frequencies [llama3]."""
+
+    factor: float
+    low_freq_factor: float
+    high_freq_factor: float
+    original_context_len: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class RopeSpec:
+    """Rotary position embedding, half-split layout (dimension i turns with i + head_dim / 2)."""
+
+    theta: float = 10_000.0
+    linear_factor: float = 1.0  # positions are divided by this
+    llama3: Llama3RopeScaling | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelSpec:
+    """Sizes and options of one causal decoder: `num_layers` pre-norm attention + SwiGLU layers."""
+
+    family: str  # "llama", "qwen2" or "qwen3": for people; code reads the fields below
+    hidden_size: int
+    intermediate_size: int
+    num_layers: int
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    vocab_size: int  # rows of the embedding, which may be padded beyond the tokenizer's ids
+    context_len: int  # most tokens, prompt and answer together
+    norm_eps: float = 1e-5
+    rope: RopeSpec = RopeSpec()
+    qkv_bias: bool = False  # Qwen2
+    qk_norm: bool = False  # Qwen3: RMSNorm over each head of q and k, before rope
+    tied_head: bool = False  # the head is the embedding
+
+    def __post_init__(self) -> None:
+        if self.num_heads % self.num_kv_heads:
+            raise ConfigError(
+                f"{self.num_heads} query heads cannot be shared by {self.num_kv_heads} key-value heads; "
+                f"the first must be a multiple of the second"
+            )
+        if self.head_dim % 2:
+            raise ConfigError(f"head_dim is {self.head_dim}; rotary embedding needs an even one")
+
+    @property
+    def group_size(self) -> int:
+        """Query heads that share one key-value head."""
+        return self.num_heads // self.num_kv_heads
+
+    @property
+    def num_parameters(self) -> int:
+        """Weights of the layers, embedding and head (a tied head counts once)."""
+        attention = self.hidden_size * self.head_dim * 2 * (self.num_heads + self.num_kv_heads)
+        layer = attention + 3 * self.hidden_size * self.intermediate_size + 2 * self.hidden_size
+        embeddings = self.vocab_size * self.hidden_size * (1 if self.tied_head else 2)
+        return self.num_layers * layer + embeddings + self.hidden_size
+
+    @property
+    def num_streamed_parameters(self) -> int:
+        """Weights that one pass reads: the layers and the head, not the embedding's rows."""
+        embedding = 0 if self.tied_head else self.vocab_size * self.hidden_size
+        return self.num_parameters - embedding
+
+    def kv_bytes_per_token(self, bytes_per_value: int) -> int:
+        """Memory that one cached position takes over all layers."""
+        return 2 * self.num_layers * self.num_kv_heads * self.head_dim * bytes_per_value
+
+
+@dataclass(frozen=True, kw_only=True)
+class DraftConfig:
+    """Which drafter, and its settings. The fields are the keys of vLLM's `speculative_config`."""
+
+    method: str = "ngram"
+    model: str | None = None  # folder, file or hub id of a drafter with weights
+    num_speculative_tokens: int = 7  # most drafted nodes a step
+    prompt_lookup_max: int = 3  # ngram: longest match looked for
+    prompt_lookup_min: int = 1  # ngram: shortest
+
+    def __post_init__(self) -> None:
+        for name in ("num_speculative_tokens", "prompt_lookup_max", "prompt_lookup_min"):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+                raise ConfigError(f"{name} is {value!r}; allowed: a whole number, 0 or above")
+
+
+# Names that users of other engines know, for the same thing.
+DRAFT_CONFIG_ALIASES = {
+    "num_assistant_tokens": "num_speculative_tokens",  # Hugging Face
+    "prompt_lookup_num_tokens": "num_speculative_tokens",  # Hugging Face
+    "max_matching_ngram_size": "prompt_lookup_max",  # Hugging Face
+    "max_ngram_size": "prompt_lookup_max",  # OpenVINO
+    "assistant_model": "model",  # Hugging Face
+    "draft_model": "model",
+}
+
+
+def parse_draft_config(options: Mapping[str, Any]) -> DraftConfig:
+    """Settings from a `speculative_config` mapping; an unknown key is an error that names the nearest known one."""
+    names = {field.name for field in fields(DraftConfig)}
+    values: dict[str, Any] = {}
+    for key, value in options.items():
+        name = DRAFT_CONFIG_ALIASES.get(key, key)
+        if name not in names:
+            raise UnknownNameError("key of speculative_config", key, names | DRAFT_CONFIG_ALIASES.keys())
+        if name in values:
+            raise ConfigError(f"speculative_config gives {name} twice, once as {key}; leave one out")
+        values[name] = value
+    return DraftConfig(**values)
+
+
+def draft_config(drafter: str | DraftConfig | Mapping[str, Any], num_speculative_tokens: int | None = None) -> DraftConfig:
+    """Settings from a name, NAME=PATH, a mapping, or settings; `num_speculative_tokens` wins where given."""
+    if isinstance(drafter, str):
+        method, _, model = drafter.partition("=")
+        config = DraftConfig(method=method, model=model or None)
+    else:
+        config = drafter if isinstance(drafter, DraftConfig) else parse_draft_config(drafter)
+    return config if num_speculative_tokens is None else replace(config, num_speculative_tokens=num_speculative_tokens)

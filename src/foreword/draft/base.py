@@ -1,0 +1,133 @@
+"""What every drafter offers.
+
+A drafter proposes one tree a request before each pass and is told afterwards what became of it. It can only make generation
+faster or slower, never change what is said. State is per request, from `start` to `stop`.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from foreword.runtime.base import PassOutput
+from foreword.sampling.sampler import Sampler
+from foreword.tree.draft_tree import DraftTree
+from foreword.tree.pack import PackedBatch
+from foreword.verify.verdict import Verdict
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How much to propose for one request in one step, and why."""
+
+    num_known: int  # tokens already decided that the target has not read: the root, or a chunk of the prompt
+    num_nodes: int  # most drafted nodes; 0 for none
+    depth: int  # most drafted tokens in a row
+    drafter: str = "none"
+    reason: str = ""
+
+
+@dataclass(frozen=True)
+class DraftNeed:
+    """What a drafter wants to see of every pass (see `runtime.base.Need`)."""
+
+    taps: tuple[int, ...] = ()
+    hidden: bool = False
+    top_k: int = 0
+
+
+class RequestView(Protocol):
+    """What a drafter may read of a request."""
+
+    @property
+    def request_id(self) -> int:
+        """Unique in its engine."""
+        ...
+
+    @property
+    def token_ids(self) -> Sequence[int]:
+        """Prompt and answer so far; the last one is the next root."""
+        ...
+
+    @property
+    def prompt_len(self) -> int:
+        """How many of them are the prompt."""
+        ...
+
+    @property
+    def kv_len(self) -> int:
+        """How many of them the target has read."""
+        ...
+
+    @property
+    def sampler(self) -> Sampler:
+        """How the target draws; a drafter may use the same noise."""
+        ...
+
+
+class Drafter(Protocol):
+    """Proposes draft trees."""
+
+    @property
+    def name(self) -> str:
+        """What the command line calls it."""
+        ...
+
+    @property
+    def need(self) -> DraftNeed:
+        """What `observe` wants of every pass."""
+        ...
+
+    def start(self, request: RequestView) -> None:
+        """A request begins; its prompt is known."""
+        ...
+
+    def stop(self, request: RequestView) -> None:
+        """It has ended, or its reader went away: free its state."""
+        ...
+
+    def propose(self, requests: Sequence[RequestView], plans: Sequence[Plan]) -> list[DraftTree]:
+        """One tree a request: its known tokens first, then at most what its plan allows."""
+        ...
+
+    def observe(
+        self,
+        requests: Sequence[RequestView],
+        trees: Sequence[DraftTree],
+        verdicts: Sequence[Verdict],
+        batch: PackedBatch,
+        output: PassOutput,
+    ) -> None:
+        """What became of the trees of a pass, prefill and plain steps too; called after the tokens were committed."""
+        ...
+
+
+def known_ids(request: RequestView, plan: Plan) -> Sequence[int]:
+    """The decided tokens that the target reads in this pass."""
+    return request.token_ids[request.kv_len : request.kv_len + plan.num_known]
+
+
+class BaseDrafter:
+    """Does nothing at every call: the parts that a drafter need not write itself."""
+
+    name = "base"
+    need = DraftNeed()
+
+    def start(self, request: RequestView) -> None:
+        """Nothing to prepare."""
+
+    def stop(self, request: RequestView) -> None:
+        """Nothing to free."""
+
+    def propose(self, requests: Sequence[RequestView], plans: Sequence[Plan]) -> list[DraftTree]:
+        """The known tokens and no guesses."""
+        return [DraftTree.chain(known_ids(r, plan)) for r, plan in zip(requests, plans, strict=True)]
+
+    def observe(
+        self,
+        requests: Sequence[RequestView],
+        trees: Sequence[DraftTree],
+        verdicts: Sequence[Verdict],
+        batch: PackedBatch,
+        output: PassOutput,
+    ) -> None:
+        """Nothing to learn."""

@@ -1,0 +1,88 @@
+"""Prompt lookup: the text often continues as it did the last time the same few tokens stood there [saxena23].
+
+The index maps every n-gram of the request's own tokens to where it last ended, and grows with the text: O(1) a token, whatever the
+length. The longest match wins. The copy may run into its own end, as in LZ77 [lz77], so that a loop of any period is
+drafted to full length.
+"""
+
+from collections.abc import Sequence
+from typing import final
+
+from foreword.config import DraftConfig
+from foreword.draft.base import BaseDrafter, Plan, RequestView, known_ids
+from foreword.errors import ConfigError
+from foreword.target.target import Target
+from foreword.tree.draft_tree import DraftTree
+
+
+@final
+class NgramDrafter(BaseDrafter):
+    """Copies the continuation of the most recent earlier match of the last n tokens."""
+
+    name = "ngram"
+
+    def __init__(self, config: DraftConfig) -> None:
+        self.longest, self.shortest = config.prompt_lookup_max, config.prompt_lookup_min
+        if not 1 <= self.shortest <= self.longest:
+            raise ConfigError(
+                f"prompt_lookup_min is {self.shortest} and prompt_lookup_max {self.longest}; "
+                f"allowed: 1 <= prompt_lookup_min <= prompt_lookup_max"
+            )
+        self._indexes: dict[int, NgramIndex] = {}
+
+    def start(self, request: RequestView) -> None:
+        """Begin an empty index; the prompt enters it with the first proposal."""
+        self._indexes[request.request_id] = NgramIndex(self.longest, self.shortest)
+
+    def stop(self, request: RequestView) -> None:
+        """Forget the index."""
+        self._indexes.pop(request.request_id, None)
+
+    def propose(self, requests: Sequence[RequestView], plans: Sequence[Plan]) -> list[DraftTree]:
+        """A chain a request; no guesses where nothing matches."""
+        return [self._chain(r, plan) for r, plan in zip(requests, plans, strict=True)]
+
+    def _chain(self, request: RequestView, plan: Plan) -> DraftTree:
+        length = min(plan.num_nodes, plan.depth)
+        drafted = self._indexes[request.request_id].continuation(request.token_ids, length) if length > 0 else []
+        return DraftTree.chain(known_ids(request, plan), drafted)
+
+
+class NgramIndex:
+    """Where each n-gram of a growing token list last ended, for n from `shortest` to `longest`."""
+
+    def __init__(self, longest: int, shortest: int) -> None:
+        self._sizes = range(longest, shortest - 1, -1)
+        self._ends: dict[tuple[int, ...], int] = {}
+        self._indexed_len = 0
+
+    def continuation(self, token_ids: Sequence[int], length: int) -> list[int]:
+        """What followed the most recent earlier match of the longest suffix; empty if none matches."""
+        self._extend(token_ids)
+        for n in self._sizes:
+            end = self._ends.get(tuple(token_ids[-n:])) if n <= len(token_ids) else None
+            if end is not None:
+                return _copy_from(token_ids, end, length)
+        return []
+
+    def _extend(self, token_ids: Sequence[int]) -> None:
+        """Index the n-grams that have a continuation: those that end before the last token."""
+        for end in range(self._indexed_len + 1, len(token_ids)):
+            for n in self._sizes:
+                if n <= end:
+                    self._ends[tuple(token_ids[end - n : end])] = end
+        self._indexed_len = max(self._indexed_len, len(token_ids) - 1)
+
+
+def _copy_from(token_ids: Sequence[int], start: int, length: int) -> list[int]:
+    """`length` tokens from `start` on; past the end the copy goes on with what it has just copied."""
+    copied = list(token_ids[start : start + length])
+    period = len(token_ids) - start
+    while len(copied) < length:
+        copied.append(copied[len(copied) - period])
+    return copied
+
+
+def make(config: DraftConfig, target: Target) -> NgramDrafter:
+    """For the registry: needs nothing of the target."""
+    return NgramDrafter(config)

@@ -1,0 +1,57 @@
+"""The forms a prompt may take: plain text, token ids, chat messages."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+from foreword.errors import ConfigError
+
+Message = Mapping[str, Any]
+Prompt = str | Sequence[int] | Sequence[Message]
+
+
+class PromptTokenizer(Protocol):
+    """What prompts need of a tokenizer."""
+
+    def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
+        """Token ids of a text."""
+        ...
+
+    def apply_chat_template(self, messages: Sequence[Message]) -> list[int]:
+        """Token ids of a conversation, ready for the assistant's turn."""
+        ...
+
+
+def split_prompts(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
+    """One prompt or many: a list of them. A list of ints or of messages is one prompt; any other list is many."""
+    if isinstance(prompts, str):
+        return [prompts]
+    if not isinstance(prompts, Sequence):
+        raise ConfigError(f"a prompt is {type(prompts).__name__}; allowed: text, token ids, chat messages, or a list of these")
+    if prompts and all(isinstance(p, int) for p in prompts) or prompts and all(isinstance(p, Mapping) for p in prompts):
+        return [prompts]  # type: ignore[list-item]
+    return list(prompts)  # type: ignore[arg-type]
+
+
+def prompt_ids(prompt: Prompt, tokenizer: PromptTokenizer | None, vocab_size: int) -> list[int]:
+    """Token ids of one prompt; `ConfigError` for an empty one or ids outside the vocabulary."""
+    if not isinstance(prompt, str) and all(isinstance(p, int) and not isinstance(p, bool) for p in prompt):
+        return _checked_ids([int(p) for p in prompt], vocab_size)  # type: ignore[arg-type]
+    if tokenizer is None:
+        raise ConfigError("this model has no tokenizer; give the prompt as token ids")
+    if isinstance(prompt, str):
+        if not prompt:
+            raise ConfigError("the prompt is empty; give some text, token ids or chat messages")
+        return _checked_ids(tokenizer.encode(prompt), vocab_size)
+    for message in prompt:
+        if not isinstance(message, Mapping) or "role" not in message or "content" not in message:
+            raise ConfigError(f"a chat message is {message!r}; it needs the keys 'role' and 'content'")
+    return _checked_ids(tokenizer.apply_chat_template(list(prompt)), vocab_size)  # type: ignore[arg-type]
+
+
+def _checked_ids(token_ids: list[int], vocab_size: int) -> list[int]:
+    if not token_ids:
+        raise ConfigError("the prompt is empty: it has no tokens; give at least one")
+    for token in token_ids:
+        if not 0 <= token < vocab_size:
+            raise ConfigError(f"token id {token} is outside the model's vocabulary; allowed: 0 to {vocab_size - 1}")
+    return token_ids

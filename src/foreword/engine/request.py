@@ -1,0 +1,93 @@
+"""One request: its tokens, and when it ends."""
+
+import itertools
+import time
+from typing import Literal
+
+from foreword.errors import ConfigError, PromptTooLongError
+from foreword.engine.stats import RequestStats
+from foreword.sampling.params import SamplingParams
+from foreword.sampling.sampler import Sampler
+
+FinishReason = Literal["stop", "length", "abort"]
+_next_id = itertools.count()
+
+
+class Request:
+    """A prompt on its way to an answer. Satisfies `draft.base.RequestView`.
+
+    `token_ids[:kv_len]` is in the target's cache. While decoding, all but the last token are: that one is the root of the next
+    draft tree.
+    """
+
+    def __init__(
+        self, prompt_ids: list[int], params: SamplingParams, *, context_len: int, eos_token_ids: tuple[int, ...] = ()
+    ) -> None:
+        if not prompt_ids:
+            raise ConfigError("the prompt is empty: it has no tokens; give at least one")
+        if len(prompt_ids) >= context_len:
+            raise PromptTooLongError(len(prompt_ids), context_len)
+        self.request_id = next(_next_id)
+        self.params = params.with_seed()
+        self.token_ids: list[int] = list(prompt_ids)
+        self.prompt_len = len(prompt_ids)
+        self.max_len = min(context_len, self.prompt_len + params.max_tokens)
+        self.stop_ids = frozenset(params.stop_token_ids) | (frozenset() if params.ignore_eos else frozenset(eos_token_ids))
+        assert self.params.seed is not None
+        self.sampler = Sampler(self.params.warp, self.params.seed)
+        self.slot = -1
+        self.kv_len = 0
+        self.finish_reason: FinishReason | None = "length" if self.remaining == 0 else None
+        self.stats = RequestStats(prompt_tokens=self.prompt_len)
+        self.start_s = time.perf_counter()
+        self.first_token_s = 0.0
+
+    @property
+    def new_ids(self) -> list[int]:
+        """The answer so far."""
+        return self.token_ids[self.prompt_len :]
+
+    @property
+    def remaining(self) -> int:
+        """Tokens that may still be added."""
+        return self.max_len - len(self.token_ids)
+
+    @property
+    def num_unread(self) -> int:
+        """Decided tokens that the target has not read yet: 1 while decoding."""
+        return len(self.token_ids) - self.kv_len
+
+    @property
+    def is_prefilling(self) -> bool:
+        """Whether no token of the answer has been drawn yet."""
+        return len(self.token_ids) == self.prompt_len
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether nothing more will come."""
+        return self.finish_reason is not None
+
+    def extend(self, emitted: tuple[int, ...]) -> int:
+        """Add new tokens up to the first stop condition; returns how many were kept."""
+        kept, self.finish_reason = cut(emitted, self.remaining, self.stop_ids)
+        now = time.perf_counter()
+        if self.is_prefilling and kept:
+            self.first_token_s = now
+            self.stats.prefill_s = now - self.start_s
+        self.token_ids.extend(emitted[:kept])
+        self.stats.new_tokens += kept
+        self.stats.decode_s = now - self.first_token_s
+        return kept
+
+
+def cut(emitted: tuple[int, ...], remaining: int, stop_ids: frozenset[int]) -> tuple[int, FinishReason | None]:
+    """How many of the emitted tokens to keep, and why the request ends there, if it does.
+
+    A stop token inside an accepted run ends it right there (and is kept); so does the last token allowed.
+    """
+    for index, token in enumerate(emitted[:remaining]):
+        if token in stop_ids:
+            return index + 1, "stop"
+    if len(emitted) >= remaining:
+        return remaining, "length"
+    return len(emitted), None

@@ -1,0 +1,64 @@
+"""What a request cost and what speculation gave it."""
+
+from dataclasses import dataclass, field
+
+
+@dataclass
+class RequestStats:
+    """Counts and times of one request; units in the names.
+
+    Tokens cut off by a stop condition are never counted as accepted.
+    """
+
+    prompt_tokens: int = 0
+    new_tokens: int = 0
+    num_steps: int = 0  # target passes after prefill
+    drafted_tokens: int = 0
+    accepted_tokens: int = 0
+    drafted_at_depth: list[int] = field(default_factory=list)  # steps that drafted at least this deep; [0] is depth 1
+    accepted_at_depth: list[int] = field(default_factory=list)
+    prefill_s: float = 0.0  # from admission to the first token
+    decode_s: float = 0.0  # from the first token to the last
+
+    @property
+    def tokens_per_step(self) -> float | None:
+        """Mean tokens a target pass brought after prefill (the papers' tau); None without such a pass."""
+        return (self.new_tokens - 1) / self.num_steps if self.num_steps else None
+
+    @property
+    def decode_tok_per_s(self) -> float | None:
+        """Tokens after the first, per second; None where there are none."""
+        return (self.new_tokens - 1) / self.decode_s if self.decode_s > 0 and self.new_tokens > 1 else None
+
+    @property
+    def accept_rate_at_depth(self) -> list[float]:
+        """Share of the steps that drafted to this depth in which a node of this depth was accepted."""
+        return [a / d for a, d in zip(self.accepted_at_depth, self.drafted_at_depth, strict=True)]
+
+    def record_step(self, num_drafted: int, max_depth: int, num_accepted: int) -> None:
+        """Count one pass after prefill."""
+        self.num_steps += 1
+        self.drafted_tokens += num_drafted
+        self.accepted_tokens += num_accepted
+        while len(self.drafted_at_depth) < max_depth:
+            self.drafted_at_depth.append(0)
+            self.accepted_at_depth.append(0)
+        for depth in range(max_depth):
+            self.drafted_at_depth[depth] += 1
+        for depth in range(num_accepted):
+            self.accepted_at_depth[depth] += 1
+
+
+@dataclass
+class EngineStats:
+    """Where an engine's time went, over all its steps."""
+
+    num_steps: int = 0
+    total_s: float = 0.0
+    draft_s: float = 0.0
+    target_s: float = 0.0
+
+    @property
+    def host_s(self) -> float:
+        """Time in neither the drafter nor the target: packing, verification, bookkeeping."""
+        return self.total_s - self.draft_s - self.target_s

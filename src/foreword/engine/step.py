@@ -1,0 +1,123 @@
+"""One speculative step: the page to read first.
+
+Draft a tree for every request, let the target read all nodes of all trees in one pass, keep what it agrees with and one token more.
+Prefill, plain decoding and speculation are the same step: a chunk of the prompt is a chain of known nodes, plain decoding is a
+tree of the root alone. Which drafter, which runtime, greedy or sampled: nothing here knows.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from foreword.draft.base import Drafter, DraftNeed, Plan, RequestView
+from foreword.engine.request import Request
+from foreword.runtime.base import Need, PassOutput
+from foreword.target.target import Target
+from foreword.tree.draft_tree import DraftTree
+from foreword.tree.pack import PackedBatch, pack
+from foreword.verify.base import Ask, Verifier, known_only
+from foreword.verify.verdict import Verdict
+
+
+class Controller(Protocol):
+    """Decides how much to speculate."""
+
+    def plan(self, requests: Sequence[Request]) -> list[Plan]:
+        """One plan a request."""
+        ...
+
+
+@dataclass(frozen=True)
+class StepParts:
+    """Who does what in a step."""
+
+    controller: Controller
+    drafter: Drafter
+    target: Target
+    verifier: Verifier
+
+
+@dataclass(frozen=True)
+class StepRecord:
+    """What a step did."""
+
+    plans: Sequence[Plan]
+    num_nodes: int
+    num_emitted: Sequence[int]  # per request, after stop conditions
+
+
+def speculative_step(requests: Sequence[Request], parts: StepParts) -> StepRecord:
+    """Draft, read everything in one pass, keep the agreed part."""
+    plans = parts.controller.plan(requests)  # how many nodes, which drafter, why
+    trees = parts.drafter.propose(requests, plans)  # one DraftTree a request
+    batch = pack(trees, [r.kv_len for r in requests], [r.slot for r in requests])  # flat over all nodes
+    asks = _ask(requests, trees, batch, parts.verifier)
+    output = parts.target.forward(batch, _union(asks, parts.drafter.need, batch))
+    verdicts = _verify(requests, trees, batch, asks, output, parts.verifier)  # accepted path + one extra token
+    num_emitted = commit(requests, trees, verdicts, parts.target)  # stop conditions cut; KV keeps the path, drops the rest
+    parts.drafter.observe(requests, trees, verdicts, batch, output)  # what the next proposal needs
+    return StepRecord(plans, batch.num_nodes, num_emitted)
+
+
+def commit(
+    requests: Sequence[Request], trees: Sequence[DraftTree], verdicts: Sequence[Verdict], target: Target
+) -> list[int]:
+    """Add the emitted tokens up to a stop condition and keep the cache rows of all of them but the last."""
+    num_emitted = []
+    for request, tree, verdict in zip(requests, trees, verdicts, strict=True):
+        was_prefilling = request.is_prefilling
+        kept = request.extend(verdict.emitted)
+        num_rows = tree.num_known + max(kept - 1, 0)
+        target.commit(request.slot, verdict.path[:num_rows])
+        request.kv_len += num_rows
+        if not was_prefilling:
+            max_depth = max(tree.depths) - tree.num_known + 1
+            request.stats.record_step(tree.num_drafted, max_depth, min(kept, verdict.num_accepted))
+        num_emitted.append(kept)
+    return num_emitted
+
+
+def _ask(
+    requests: Sequence[Request], trees: Sequence[DraftTree], batch: PackedBatch, verifier: Verifier
+) -> list[Ask | None]:
+    """What the verifier wants of each request's nodes; nothing where known tokens are still unread after this pass."""
+    return [
+        verifier.ask(tree, start, request.kv_len, request.sampler) if tree.num_known == request.num_unread else None
+        for request, tree, start in zip(requests, trees, batch.starts, strict=False)
+    ]
+
+
+def _union(asks: Sequence[Ask | None], need: DraftNeed, batch: PackedBatch) -> Need:
+    """What the pass must hand back: what the verifier and the drafter ask for."""
+    return Need(
+        draws=[draw for ask in asks if ask for draw in ask.draws],
+        logits=[node for ask in asks if ask for node in ask.logits],
+        top_k=need.top_k,
+        top_nodes=range(batch.num_nodes) if need.top_k else (),
+        taps=need.taps,
+        hidden=need.hidden,
+    )
+
+
+def _verify(
+    requests: Sequence[Request],
+    trees: Sequence[DraftTree],
+    batch: PackedBatch,
+    asks: Sequence[Ask | None],
+    output: PassOutput,
+    verifier: Verifier,
+) -> list[Verdict]:
+    """One verdict a request, from its share of the answers."""
+    verdicts, draw, row = [], 0, 0
+    for request, tree, start, ask in zip(requests, trees, batch.starts, asks, strict=False):
+        if ask is None:
+            verdicts.append(known_only(tree))
+            continue
+        choices = {d.node - start: output.choices[draw + i] for i, d in enumerate(ask.draws)}
+        logits = output.logits[row : row + len(ask.logits)] if output.logits is not None else None
+        draw, row = draw + len(ask.draws), row + len(ask.logits)
+        verdicts.append(verifier.decide(tree, choices, logits, request.sampler))
+    return verdicts
+
+
+__all__ = ["Controller", "RequestView", "StepParts", "StepRecord", "commit", "speculative_step"]

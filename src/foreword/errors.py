@@ -1,0 +1,81 @@
+"""Every error foreword raises on purpose.
+
+    ForewordError
+    ├── ConfigError(ValueError)             an option or argument is wrong
+    │   ├── PromptTooLongError              a prompt does not fit the context
+    │   └── UnknownNameError                a name is not registered; lists the names that are
+    ├── LoadError(OSError)                  a model could not be brought in
+    │   ├── ModelNotFoundError              no such file, folder or hub id
+    │   ├── CheckpointError                 the files are truncated, corrupt or incomplete
+    │   ├── DownloadError                   fetching failed or the checksum is wrong
+    │   └── UnsupportedModelError           architecture or quantisation that is not supported
+    ├── CapacityError(MemoryError)          it does not fit in memory
+    ├── FidelityError(AssertionError)       speculative output differs from plain decoding
+    └── KernelError(RuntimeError)           the native runtime failed or is not available
+
+A message says what is wrong (with the values), what is allowed, and what to do. The command line turns each of these
+into one line on stderr and exit code 2.
+"""
+
+import difflib
+from collections.abc import Iterable
+
+
+class ForewordError(Exception):
+    """Base of all errors that foreword raises on purpose."""
+
+
+class ConfigError(ForewordError, ValueError):
+    """An option or argument has a value that is not allowed."""
+
+
+class PromptTooLongError(ConfigError):
+    """A prompt leaves no room for a single new token."""
+
+    def __init__(self, prompt_tokens: int, context_len: int) -> None:
+        super().__init__(
+            f"the prompt has {prompt_tokens} tokens, but the model's context holds {context_len}, "
+            f"one of them for the answer; shorten the prompt by {prompt_tokens - context_len + 1} tokens"
+        )
+
+
+class UnknownNameError(ConfigError):
+    """A name that is not registered."""
+
+    def __init__(self, kind: str, name: str, allowed: Iterable[str]) -> None:
+        names = sorted(allowed)
+        near = difflib.get_close_matches(name, names, n=1)
+        hint = f" (did you mean {near[0]!r}?)" if near else ""
+        super().__init__(f"unknown {kind} {name!r}{hint}; known: {', '.join(names)}")
+
+
+class LoadError(ForewordError, OSError):
+    """A model could not be brought in."""
+
+
+class ModelNotFoundError(LoadError):
+    """There is no such file, folder or hub id, or it could not be reached."""
+
+
+class CheckpointError(LoadError):
+    """A checkpoint's files are truncated, corrupt or incomplete."""
+
+
+class DownloadError(LoadError):
+    """Fetching a file failed, or its checksum is not the expected one."""
+
+
+class UnsupportedModelError(LoadError):
+    """The model's architecture or quantisation is not supported."""
+
+
+class CapacityError(ForewordError, MemoryError):
+    """Something does not fit in memory."""
+
+
+class FidelityError(ForewordError, AssertionError):
+    """Speculative output differs from plain decoding by more than a proven near-tie."""
+
+
+class KernelError(ForewordError, RuntimeError):
+    """The native runtime failed or is not available."""

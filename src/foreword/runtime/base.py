@@ -1,0 +1,178 @@
+"""The blocks every model is built from, whichever runtime computes them.
+
+    Decoder      a stack of transformer layers, with its embedding, final norm and head where it has them
+    Projection   a linear map (Medusa's heads, EAGLE's fc)
+    KVCache      the keys and values of many requests
+
+A target, a draft model, an EAGLE layer are all decoders. A drafter never knows which runtime it runs on, so a faster
+runtime speeds up all of them. A runtime may fuse embedding, layers, norm, head and draw into one pass.
+
+Tensor names that a runtime asks a `WeightSource` for (`i` counts layers from 0; weights are (out, in)):
+
+    embed.weight  norm.weight  head.weight (absent when tied)
+    layers.{i}.attn_norm.weight  layers.{i}.mlp_norm.weight
+    layers.{i}.{q,k,v,o}.weight  layers.{i}.{q,k,v}.bias (Qwen2)  layers.{i}.{q,k}_norm.weight (Qwen3)
+    layers.{i}.{gate,up,down}.weight
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from foreword.config import ModelSpec
+from foreword.sampling.sampler import Draw
+from foreword.tree.pack import PackedBatch
+
+
+class WeightSource(Protocol):
+    """Where parameters come from, tensor by tensor."""
+
+    @property
+    def fingerprint(self) -> str:
+        """Hex digest that changes when the weights do; keys caches of converted weights."""
+        ...
+
+    def has_tensor(self, name: str) -> bool:
+        """Whether there is a tensor of this name (biases and heads are optional)."""
+        ...
+
+    def tensor(self, name: str) -> Tensor:
+        """The tensor, in the dtype it is stored in. May be memory-mapped: never write to it."""
+        ...
+
+
+@dataclass(frozen=True)
+class Need:
+    """What a pass must hand back, per node: the union of what verifier and drafter ask for.
+
+    `taps` are residual streams by layer index: tap i is the input of layer i (0 is the embedding, `num_layers` the last
+    layer's output before the final norm), Hugging Face's `hidden_states[i]` but for the last.
+    """
+
+    draws: Sequence[Draw] = ()
+    logits: Sequence[int] = ()  # nodes whose logits are wanted
+    top_k: int = 0  # how many of the likeliest tokens to name at each node of `top_nodes`
+    top_nodes: Sequence[int] = ()
+    taps: tuple[int, ...] = ()  # for all nodes
+    hidden: bool = False  # the final norm's output, for all nodes
+
+
+@dataclass(eq=False)
+class PassOutput:
+    """What a pass hands back. Tensors live until the next pass of the same decoder."""
+
+    choices: list[int] = field(default_factory=list)  # the drawn token of each of `need.draws`
+    logits: Float[Tensor, "wanted vocab"] | None = None  # float32, in the order of `need.logits`
+    top_ids: Int[Tensor, "wanted k"] | None = None  # likeliest first, in the order of `need.top_nodes`
+    top_logprobs: Float[Tensor, "wanted k"] | None = None
+    taps: Float[Tensor, "nodes taps hidden"] | None = None
+    hidden: Float[Tensor, "nodes hidden"] | None = None
+
+
+class KVCache(Protocol):
+    """Keys and values of many requests, one region (slot) each.
+
+        [0, length)              committed positions
+        [length, length + n)     scratch of the pass under way: row length + i belongs to node i of the request
+
+    A node's position is length + depth, not its row, so committing a path moves rows and nothing else.
+    """
+
+    def open(self, capacity: int) -> int:
+        """Reserve a region of at least `capacity` rows; returns its slot."""
+        ...
+
+    def close(self, slot: int) -> None:
+        """Free the region."""
+        ...
+
+    def reserve(self, slot: int, capacity: int) -> None:
+        """Make the region at least `capacity` rows long, keeping what it holds."""
+        ...
+
+    def length(self, slot: int) -> int:
+        """Committed positions."""
+        ...
+
+    def commit(self, slot: int, path: Sequence[int]) -> None:
+        """Keep the scratch rows `path` (ascending node numbers), in that order; drop the rest."""
+        ...
+
+    def truncate(self, slot: int, length: int) -> None:
+        """Forget committed positions from `length` on."""
+        ...
+
+    def rows(self, slot: int) -> tuple[Float[Tensor, "layers kv_heads len dim"], Float[Tensor, "layers kv_heads len dim"]]:
+        """Copies of the committed keys and values, float32: for tests and integrity checks."""
+        ...
+
+    @property
+    def num_open(self) -> int:
+        """Regions in use."""
+        ...
+
+    @property
+    def num_bytes(self) -> int:
+        """Memory that the regions take."""
+        ...
+
+
+class Decoder(Protocol):
+    """A stack of transformer layers."""
+
+    @property
+    def spec(self) -> ModelSpec:
+        """What it is."""
+        ...
+
+    @property
+    def num_weight_bytes(self) -> int:
+        """Memory that the weights take, as this runtime holds them."""
+        ...
+
+    def new_cache(self) -> KVCache:
+        """An empty cache of this decoder's shape."""
+        ...
+
+    def forward(
+        self, batch: PackedBatch, cache: KVCache, need: Need, inputs: Float[Tensor, "nodes hidden"] | None = None
+    ) -> PassOutput:
+        """Run all nodes of all requests through the layers; leaves their keys and values in the cache's scratch.
+
+        Each node attends to its request's committed positions, its ancestors and itself. `inputs` replaces the embedding
+        of `batch.token_ids`. Nothing is committed: that is the caller's next call.
+        """
+        ...
+
+
+class Projection(Protocol):
+    """A linear map."""
+
+    def __call__(self, inputs: Float[Tensor, "n in"]) -> Float[Tensor, "n out"]:
+        """Apply it."""
+        ...
+
+
+class Runtime(Protocol):
+    """Makes the blocks from weights."""
+
+    @property
+    def name(self) -> str:
+        """"torch" or "native"."""
+        ...
+
+    @property
+    def dtype(self) -> str:
+        """How weights are held: float32, bfloat16, int8 or int4."""
+        ...
+
+    def decoder(self, spec: ModelSpec, weights: WeightSource) -> Decoder:
+        """Build a decoder."""
+        ...
+
+    def projection(self, weight: Float[Tensor, "out in"], bias: Float[Tensor, " out"] | None = None) -> Projection:
+        """Build a linear map."""
+        ...

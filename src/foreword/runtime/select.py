@@ -1,0 +1,87 @@
+"""Which runtime computes, with which numbers, and why."""
+
+import importlib.util
+from dataclasses import dataclass
+
+from foreword.config import DTYPES, RUNTIMES, TORCH_DTYPES
+from foreword.errors import ConfigError, KernelError, UnknownNameError
+from foreword.runtime.base import Runtime
+
+NATIVE_DTYPES = ("int8", "int4")
+
+
+@dataclass(frozen=True)
+class RuntimeChoice:
+    """A resolved choice and its reason in words."""
+
+    name: str  # "torch" or "native"
+    dtype: str
+    device: str
+    reason: str
+
+
+def choose_runtime(runtime: str = "auto", dtype: str = "auto", device: str = "auto") -> RuntimeChoice:
+    """Resolve every "auto". `ConfigError` for names that do not exist or do not go together."""
+    for kind, name, allowed in (("runtime", runtime, RUNTIMES), ("dtype", dtype, DTYPES)):
+        if name not in allowed:
+            raise UnknownNameError(kind, name, allowed)
+    if runtime == "native" and dtype in TORCH_DTYPES:
+        raise ConfigError(f"the native runtime does not compute in {dtype}; allowed: auto, {', '.join(NATIVE_DTYPES)}")
+    if runtime == "torch" and dtype in NATIVE_DTYPES:
+        raise ConfigError(f"the torch runtime does not compute in {dtype}; allowed: auto, {', '.join(TORCH_DTYPES)}")
+    if device == "auto":
+        device = _best_device()
+    missing = native_problem()
+    if runtime == "native" or dtype in NATIVE_DTYPES:
+        if missing:
+            raise KernelError(f"the native runtime is not available: {missing}; use --runtime torch")
+        return RuntimeChoice("native", "int8" if dtype == "auto" else dtype, "cpu", "asked for")
+    if runtime == "torch" or dtype in TORCH_DTYPES or device != "cpu" or missing:
+        return RuntimeChoice("torch", _torch_dtype(dtype, device), device, _torch_reason(runtime, dtype, device, missing))
+    return RuntimeChoice("native", "int8", "cpu", "fastest on a CPU, and bit for bit the same at any width")
+
+
+def make_runtime(choice: RuntimeChoice, threads: int | None = None) -> Runtime:
+    """The runtime that was chosen. `threads` defaults to the physical cores."""
+    if threads is not None and threads < 1:
+        raise ConfigError(f"threads is {threads}; allowed: 1 or above")
+    if choice.name == "native":
+        from foreword.runtime.native_runtime import NativeRuntime
+
+        return NativeRuntime(dtype=choice.dtype, threads=threads)
+    import torch
+
+    from foreword.runtime.torch_runtime import TorchRuntime
+
+    if threads is not None:
+        torch.set_num_threads(threads)
+    return TorchRuntime(device=choice.device, dtype=choice.dtype)
+
+
+def native_problem() -> str | None:
+    """Why the native runtime cannot be used here; None if it can."""
+    if importlib.util.find_spec("foreword_kernels") is None:
+        return "the package foreword-kernels is not installed (it needs a C++ compiler to build)"
+    try:
+        import foreword_kernels  # noqa: F401  # pyright: ignore[reportMissingImports]
+    except ImportError as error:
+        return f"foreword_kernels does not load: {error}"
+    return None
+
+
+def _best_device() -> str:
+    import torch
+
+    return "cuda" if torch.cuda.is_available() else "cpu"
+
+
+def _torch_dtype(dtype: str, device: str) -> str:
+    if dtype != "auto":
+        return dtype
+    return "float32" if device == "cpu" else "bfloat16"
+
+
+def _torch_reason(runtime: str, dtype: str, device: str, missing: str | None) -> str:
+    if runtime == "torch" or dtype in TORCH_DTYPES:
+        return "asked for"
+    return f"device is {device}" if device != "cpu" else f"native is not available: {missing}"

@@ -1,0 +1,33 @@
+"""The model whose words must come out: a decoder and the cache of its requests."""
+
+from collections.abc import Sequence
+from typing import final
+
+from foreword.config import ModelSpec
+from foreword.runtime.base import Decoder, KVCache, Need, PassOutput
+from foreword.tree.pack import PackedBatch
+
+
+@final
+class Target:
+    """Runs passes and keeps what was agreed on."""
+
+    def __init__(self, decoder: Decoder) -> None:
+        self.decoder = decoder
+        self.cache: KVCache = decoder.new_cache()
+
+    @property
+    def spec(self) -> ModelSpec:
+        """What the model is."""
+        return self.decoder.spec
+
+    def forward(self, batch: PackedBatch, need: Need) -> PassOutput:
+        """Read all nodes once; nothing is committed yet."""
+        for request, slot in enumerate(batch.slots):
+            num_nodes = batch.starts[request + 1] - batch.starts[request]
+            self.cache.reserve(slot, batch.kv_lens[request] + num_nodes)
+        return self.decoder.forward(batch, self.cache, need)
+
+    def commit(self, slot: int, path: Sequence[int]) -> None:
+        """Keep the rows of `path`, drop the rest of the pass."""
+        self.cache.commit(slot, path)

@@ -1,0 +1,117 @@
+"""The one shape of every proposal.
+
+    node       0     1     2     3     4
+    token    the   cat   dog   sat   ran
+    parent    -1     0     0     1     1        depth 0 1 1 2 2
+
+Node 0 is the root, the last committed token that the target has not read yet; every other node is a token with the
+token before it as its parent. Parents point backwards, so every algorithm is one pass over the nodes and no cycle can exist.
+Masks, depths and paths are derived, never stored.
+
+The first `num_known` nodes are a chain of tokens that are already decided: the root alone, or a chunk of the prompt. The
+walk of a verifier starts at the last of them.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+
+@dataclass(frozen=True, eq=False)
+class DraftTree:
+    """A proposal for one request. Cheap to make; `check()` is for tests and debug mode."""
+
+    token_ids: Sequence[int]  # one a node, root first
+    parents: Sequence[int]  # index of each node's parent; -1 for the root
+    num_known: int = 1  # leading nodes that are already decided
+    accept_probs: Sequence[float] | None = None  # calibrated chance that each node is reached
+    draft_probs: Any = None  # the row each node was drawn from, only where a verifier needs it
+
+    @classmethod
+    def chain(cls, known: Sequence[int], drafted: Sequence[int] = ()) -> "DraftTree":
+        """A tree of width 1: the known tokens, then one guess after the other."""
+        num_nodes = len(known) + len(drafted)
+        return cls([*known, *drafted], range(-1, num_nodes - 1), len(known))
+
+    @property
+    def num_nodes(self) -> int:
+        """Known and drafted nodes together."""
+        return len(self.token_ids)
+
+    @property
+    def num_drafted(self) -> int:
+        """Nodes that are guesses."""
+        return len(self.token_ids) - self.num_known
+
+    @property
+    def is_chain(self) -> bool:
+        """Whether every node has at most one child."""
+        return all(parent == node - 1 for node, parent in enumerate(self.parents))
+
+    @cached_property
+    def depths(self) -> list[int]:
+        """Distance of each node from the root."""
+        depths: list[int] = []
+        for parent in self.parents:
+            depths.append(depths[parent] + 1 if parent >= 0 else 0)
+        return depths
+
+    @cached_property
+    def children(self) -> list[dict[int, int]]:
+        """For each node, its children as {token id: node}."""
+        children: list[dict[int, int]] = [{} for _ in self.token_ids]
+        for node in range(1, self.num_nodes):
+            children[self.parents[node]][self.token_ids[node]] = node
+        return children
+
+    def path_to(self, node: int) -> list[int]:
+        """Nodes from the root to `node`, both included."""
+        path = []
+        while node >= 0:
+            path.append(node)
+            node = self.parents[node]
+        return path[::-1]
+
+    def pruned(self, max_depth: int) -> "DraftTree":
+        """Without the drafted nodes deeper than `max_depth`; the same tree if there are none."""
+        if self.num_nodes - 1 <= max_depth or max(self.depths) <= max_depth:
+            return self
+        keep = [n for n in range(self.num_nodes) if n < self.num_known or self.depths[n] <= max_depth]
+        return self.subset(keep)
+
+    def subset(self, keep: Sequence[int]) -> "DraftTree":
+        """The tree of the nodes `keep` (ascending; with every node its parent)."""
+        new_index = {old: new for new, old in enumerate(keep)}
+        new_index[-1] = -1
+        probs = self.accept_probs
+        return DraftTree(
+            [self.token_ids[n] for n in keep],
+            [new_index[self.parents[n]] for n in keep],
+            self.num_known,
+            None if probs is None else [probs[n] for n in keep],
+            None if self.draft_probs is None else [self.draft_probs[n] for n in keep],
+        )
+
+    def check(self, vocab_size: int | None = None) -> None:
+        """Raise `AssertionError` with the values if this is not a valid tree."""
+        num_nodes = self.num_nodes
+        assert num_nodes >= 1, "a tree has at least its root"
+        assert len(self.parents) == num_nodes, f"{len(self.parents)} parents for {num_nodes} tokens"
+        assert 1 <= self.num_known <= num_nodes, f"{self.num_known = } of {num_nodes} nodes"
+        assert self.parents[0] == -1, f"the root's parent is {self.parents[0]}, not -1"
+        seen: set[tuple[int, int]] = set()
+        for node in range(1, num_nodes):
+            parent, token = self.parents[node], self.token_ids[node]
+            assert 0 <= parent < node, f"{parent = } of {node = } does not point backwards"
+            if node < self.num_known:
+                assert parent == node - 1, f"known {node = } has {parent = }; known nodes form a chain"
+            else:
+                assert parent >= self.num_known - 1, f"{node = } hangs off {parent = }, before the last known node"
+            assert (parent, token) not in seen, f"{node = }: {parent = } has two children {token}"
+            seen.add((parent, token))
+        for name in ("accept_probs", "draft_probs"):
+            values = getattr(self, name)
+            assert values is None or len(values) == num_nodes, f"{name} has {len(values)} of {num_nodes} entries"
+        if vocab_size is not None:
+            assert all(0 <= t < vocab_size for t in self.token_ids), f"token ids outside [0, {vocab_size})"

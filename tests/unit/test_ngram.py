@@ -1,0 +1,72 @@
+"""Prompt lookup: what it copies, and at what cost."""
+
+import random
+import time
+
+import pytest
+
+from foreword.config import DraftConfig
+from foreword.draft.ngram import NgramDrafter, NgramIndex
+from foreword.errors import ConfigError
+
+
+def slow_continuation(token_ids, length, longest=3, shortest=1):
+    """The definition, by scanning: the most recent earlier end of the longest suffix that occurs before."""
+    for n in range(longest, shortest - 1, -1):
+        suffix = token_ids[-n:]
+        if len(suffix) < n:
+            continue
+        for end in range(len(token_ids) - 1, n - 1, -1):
+            if token_ids[end - n : end] == suffix:
+                copied = list(token_ids)
+                for i in range(length):
+                    copied.append(copied[end + i])
+                return copied[len(token_ids) :]
+    return []
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_the_incremental_index_equals_a_scan(seed):
+    rng = random.Random(seed)
+    tokens = [rng.randrange(rng.choice([2, 5, 40])) for _ in range(rng.randrange(1, 12))]
+    index = NgramIndex(3, 1)
+    for _ in range(60):
+        assert index.continuation(tokens, 6) == slow_continuation(tokens, 6)
+        tokens.extend(rng.randrange(5) for _ in range(rng.randrange(4)))
+
+
+def test_the_longest_match_wins_then_the_most_recent():
+    index = NgramIndex(3, 1)
+    #               longest match of (1, 2, 3) is here ↓        a later match of (3) alone ↓
+    assert index.continuation([1, 2, 3, 7, 7, 0, 9, 3, 8, 8, 1, 2, 3], 2) == [7, 7]
+    assert NgramIndex(3, 1).continuation([5, 1, 6, 5, 2, 6, 5], 1) == [2]
+
+
+def test_a_loop_is_drafted_to_full_length():
+    assert NgramIndex(3, 1).continuation([4, 1, 2, 1, 2], 7) == [1, 2, 1, 2, 1, 2, 1]
+
+
+def test_nothing_matches_in_a_short_or_fresh_text():
+    assert NgramIndex(3, 1).continuation([1], 5) == []
+    assert NgramIndex(3, 1).continuation([1, 2, 3], 5) == []
+    assert NgramIndex(3, 2).continuation([1, 2, 1], 5) == []  # only one token matches, two are asked for
+
+
+def test_a_proposal_costs_the_same_in_a_long_text():
+    """[R65]: a hundred thousand tokens of history, well under a millisecond a proposal."""
+    rng = random.Random(0)
+    tokens = [rng.randrange(50) for _ in range(100_000)]
+    index = NgramIndex(3, 1)
+    index.continuation(tokens, 8)
+    start = time.perf_counter()
+    for _ in range(200):
+        tokens.append(rng.randrange(50))
+        index.continuation(tokens, 8)
+    assert (time.perf_counter() - start) / 200 < 1e-3
+
+
+def test_wrong_sizes_are_refused():
+    with pytest.raises(ConfigError, match="prompt_lookup_min is 4 and prompt_lookup_max 3"):
+        NgramDrafter(DraftConfig(prompt_lookup_min=4))
+    with pytest.raises(ConfigError, match="1 <= prompt_lookup_min"):
+        NgramDrafter(DraftConfig(prompt_lookup_min=0))
