@@ -56,7 +56,12 @@ def test_counts_of_an_always_wrong_drafter():
 def test_mixed_temperatures_share_a_batch():
     """Rows of different options in one pass: each is its solo run ([R11])."""
     decoder = ToyDecoder()
-    options = [SamplingParams(**GREEDY), SamplingParams(**SAMPLED), SamplingParams(**TRUNCATED), SamplingParams(**GREEDY)]
+    options = [
+        SamplingParams(**GREEDY),
+        SamplingParams(**SAMPLED),
+        SamplingParams(**TRUNCATED),
+        SamplingParams(**GREEDY),
+    ]
     requests = run(make_engine(decoder, NgramDrafter(DraftConfig()), batch_size=4), PROMPTS[:4], options)
     for request, prompt, params in zip(requests, PROMPTS, options, strict=False):
         assert request.new_ids == plain_tokens(decoder, prompt, params)

@@ -24,14 +24,16 @@ from tests.support.toy_engine import GREEDY, PROMPTS, SAMPLED, make_engine, plai
 
 
 class AcceptAlways(Matching):
-    def decide(self, tree, choices, logits, sampler):
+    def decide(self, tree, answers, sampler):
+        choices = answers.choices
         last = max(range(tree.num_nodes), key=lambda n: tree.depths[n])
         path = tree.path_to(last)
         return Verdict(tuple(path), tuple(tree.token_ids[n] for n in path[tree.num_known :]), choices[last])
 
 
 class ResampleOnAMatch(Matching):
-    def decide(self, tree, choices, logits, sampler):
+    def decide(self, tree, answers, sampler):
+        choices = answers.choices
         verdict = match(tree, choices)
         if not verdict.num_accepted:
             return verdict
@@ -63,7 +65,11 @@ class WrongPositions(ToyDecoder):
     """Position by row instead of by depth: wrong as soon as a tree has siblings."""
 
     def forward(self, batch, cache, need: Need, inputs=None):
-        rows = [kv + i for kv, a, b in zip(batch.kv_lens, batch.starts, batch.starts[1:], strict=False) for i in range(b - a)]
+        rows = [
+            kv + i
+            for kv, a, b in zip(batch.kv_lens, batch.starts, batch.starts[1:], strict=False)
+            for i in range(b - a)
+        ]
         return super().forward(replace(batch, positions=np.asarray(rows, np.int32)), cache, need, inputs)
 
 

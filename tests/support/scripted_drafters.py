@@ -14,7 +14,9 @@ class ScriptedDrafter(BaseDrafter):
     `answers` maps each prompt (as a tuple) to the tokens that plain decoding gives for it.
     """
 
-    def __init__(self, name: str, script: Callable[..., list], answers: dict[tuple[int, ...], list[int]], vocab_size: int) -> None:
+    def __init__(
+        self, name: str, script: Callable[..., list], answers: dict[tuple[int, ...], list[int]], vocab_size: int
+    ) -> None:
         self.name, self.script, self.answers, self.vocab_size = name, script, answers, vocab_size
         self.steps: dict[int, int] = {}
 

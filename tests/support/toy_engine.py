@@ -39,17 +39,25 @@ def _plain_tokens(decoder, prompt: tuple, params: SamplingParams, stop_ids: tupl
     return new
 
 
-def make_engine(decoder, drafter=None, *, num_nodes=16, batch_size=8, verifier=None, prefill_chunk=4, target=None) -> Engine:
+def make_engine(
+    decoder, drafter=None, *, num_nodes=16, batch_size=8, verifier=None, prefill_chunk=4, target=None
+) -> Engine:
     drafter = drafter or NoDrafter()
     parts = StepParts(
-        FixedController(num_nodes, drafter.name, prefill_chunk), drafter, target or Target(decoder), verifier or Matching()
+        FixedController(num_nodes, drafter.name, prefill_chunk),
+        drafter,
+        target or Target(decoder),
+        verifier or Matching(),
     )
     return Engine(parts, batch_size)
 
 
 def run(engine: Engine, prompts, params_list, eos=()) -> list[Request]:
     context_len = engine.parts.target.spec.context_len
-    requests = [Request(list(p), q, context_len=context_len, eos_token_ids=tuple(eos)) for p, q in zip(prompts, params_list, strict=True)]
+    requests = [
+        Request(list(p), q, context_len=context_len, eos_token_ids=tuple(eos))
+        for p, q in zip(prompts, params_list, strict=True)
+    ]
     for request in requests:
         engine.add(request)
     for _ in range(100_000):

@@ -15,12 +15,12 @@ from foreword.engine.prompts import Prompt, prompt_ids, split_prompts
 from foreword.engine.request import Request
 from foreword.engine.result import Piece, Result
 from foreword.engine.step import StepParts
-from foreword.errors import ConfigError
+from foreword.errors import ConfigError, PromptTooLongError
 from foreword.runtime.base import Decoder
-from foreword.runtime.select import RuntimeChoice, choose_runtime, make_runtime
+from foreword.runtime.select import RuntimeChoice, check_threads, choose_runtime, make_runtime
 from foreword.sampling.params import SamplingParams
 from foreword.target.target import Target
-from foreword.verify.base import make_verifier
+from foreword.verify.base import Verifier, make_verifier
 
 
 @dataclass(frozen=True)
@@ -49,8 +49,9 @@ def load_model(
 ) -> LoadedModel:
     """Bring a model into memory: a Hugging Face folder, a hub id, a GGUF file, or None for the default model."""
     choice = choose_runtime(runtime, dtype, device)
-    checkpoint = open_checkpoint(model, cache_dir=cache_dir, show_progress=show_progress)
-    weights = checkpoint.as_dtype(choice.dtype) if choice.name == "torch" else checkpoint
+    check_threads(threads)
+    checkpoint = open_checkpoint(model, cache_dir=cache_dir, progress=show_progress)
+    weights = checkpoint.as_dtype(choice.dtype, show_progress) if choice.name == "torch" else checkpoint
     return LoadedModel(checkpoint, choice, make_runtime(choice, threads).decoder(checkpoint.spec, weights))
 
 
@@ -61,7 +62,7 @@ class LLM:
         model: a Hugging Face folder, a hub id, a GGUF file, None for the default model, or a model from `load_model`.
         drafter: a drafter's name, NAME=PATH, a mapping in the spelling of vLLM's `speculative_config`, or a `DraftConfig`.
         num_speculative_tokens: most drafted tokens a step.
-        verifier: how drafts are checked; "match" keeps the very tokens of plain decoding.
+        verifier: how drafts are checked, by name or as an object; "match" keeps the very tokens of plain decoding.
         batch_size: most requests that run side by side.
         speculative_config: the same as a mapping in `drafter`, under the name that vLLM's users know.
 
@@ -75,7 +76,7 @@ class LLM:
         *,
         num_speculative_tokens: int | None = None,
         speculative_config: Mapping[str, Any] | None = None,
-        verifier: str = "match",
+        verifier: str | Verifier = "match",
         batch_size: int = 8,
         **load_options: Any,
     ) -> None:
@@ -83,7 +84,7 @@ class LLM:
             drafter = parse_draft_config(speculative_config)
         self.config = draft_config(drafter, num_speculative_tokens)
         check_drafter_name(self.config.method)
-        rule = make_verifier(verifier)
+        rule = make_verifier(verifier) if isinstance(verifier, str) else verifier
         if batch_size < 1:
             raise ConfigError(f"batch_size is {batch_size}; allowed: 1 or above")
         if isinstance(model, LoadedModel) and load_options:
@@ -108,34 +109,54 @@ class LLM:
 
         Every prompt is checked before any is run.
         """
-        requests = self._requests(split_prompts(prompts), params)
-        for request in requests:
-            self.engine.add(request)
-        try:
-            while any(not r.is_finished for r in requests):
-                self.engine.step()
-        finally:
-            for request in requests:
-                self.engine.abort(request)
-        return [self._result(r) for r in requests]
+        return list(self.iterate(prompts, params))
+
+    def iterate(
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        params: SamplingParams | Sequence[SamplingParams] | None = None,
+    ) -> Iterator[Result]:
+        """As `generate`, but each answer as soon as it and those before it are there. Checks all prompts at the call."""
+        return self._results(self._requests(split_prompts(prompts), params))
 
     def stream(self, prompt: Prompt, params: SamplingParams | None = None) -> Iterator[Piece]:
         """Answer one prompt, piece by piece. A reader that goes away frees the request."""
         (request,) = self._requests([prompt], params)
         return self._pieces(request)
 
+    def encode(self, prompt: Prompt) -> list[int]:
+        """Token ids of a prompt, checked against the vocabulary and the context; `ConfigError` says what is wrong."""
+        spec = self.model.checkpoint.spec
+        needs_tokenizer = isinstance(prompt, str) or any(not isinstance(p, int) for p in prompt)
+        token_ids = prompt_ids(prompt, self.tokenizer if needs_tokenizer else None, spec.vocab_size)
+        if len(token_ids) >= spec.context_len:
+            raise PromptTooLongError(len(token_ids), spec.context_len)
+        return token_ids
+
+    def _results(self, requests: Sequence[Request]) -> Iterator[Result]:
+        for request in requests:
+            self.engine.add(request)
+        try:
+            for request in requests:
+                while not request.is_finished:
+                    self.engine.step()
+                yield self._result(request)
+        finally:
+            for request in requests:
+                self.engine.abort(request)
+
     def _pieces(self, request: Request) -> Iterator[Piece]:
-        text, sent, new_ids = TextStream(self.tokenizer), 0, []
+        text, num_sent = TextStream(self.tokenizer), 0
         self.engine.add(request)
         try:
             while not request.is_finished:
                 self.engine.step()
-                new_ids = request.new_ids[sent:]
-                sent += len(new_ids)
+                new_ids = request.new_ids[num_sent:]
                 if new_ids and not request.is_finished:
-                    yield Piece(text.add(new_ids), new_ids)
-            result = self._result(request)
-            yield Piece(text.add(new_ids) + text.finish(), new_ids, result)
+                    num_sent += len(new_ids)
+                    yield Piece(text.push(new_ids), new_ids)
+            last_ids = request.new_ids[num_sent:]
+            yield Piece(text.push(last_ids) + text.finish(), last_ids, self._result(request))
         finally:
             self.engine.abort(request)
 
@@ -149,13 +170,9 @@ class LLM:
         spec = self.model.checkpoint.spec
         eos = self.model.checkpoint.eos_token_ids
         return [
-            Request(self._ids(prompt), p, context_len=spec.context_len, eos_token_ids=eos)
+            Request(self.encode(prompt), p, context_len=spec.context_len, eos_token_ids=eos)
             for prompt, p in zip(prompts, params, strict=True)
         ]
-
-    def _ids(self, prompt: Prompt) -> list[int]:
-        needs_tokenizer = isinstance(prompt, str) or any(not isinstance(p, int) for p in prompt)
-        return prompt_ids(prompt, self.tokenizer if needs_tokenizer else None, self.model.checkpoint.spec.vocab_size)
 
     def _result(self, request: Request) -> Result:
         new_ids = request.new_ids

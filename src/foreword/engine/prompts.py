@@ -26,7 +26,9 @@ def split_prompts(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
     if isinstance(prompts, str):
         return [prompts]
     if not isinstance(prompts, Sequence):
-        raise ConfigError(f"a prompt is {type(prompts).__name__}; allowed: text, token ids, chat messages, or a list of these")
+        raise ConfigError(
+            f"a prompt is {type(prompts).__name__}; allowed: text, token ids, chat messages, or a list of these"
+        )
     if prompts and all(isinstance(p, int) for p in prompts) or prompts and all(isinstance(p, Mapping) for p in prompts):
         return [prompts]  # type: ignore[list-item]
     return list(prompts)  # type: ignore[arg-type]

@@ -32,7 +32,9 @@ class Request:
         self.token_ids: list[int] = list(prompt_ids)
         self.prompt_len = len(prompt_ids)
         self.max_len = min(context_len, self.prompt_len + params.max_tokens)
-        self.stop_ids = frozenset(params.stop_token_ids) | (frozenset() if params.ignore_eos else frozenset(eos_token_ids))
+        self.stop_ids = frozenset(params.stop_token_ids) | (
+            frozenset() if params.ignore_eos else frozenset(eos_token_ids)
+        )
         assert self.params.seed is not None
         self.sampler = Sampler(self.params.warp, self.params.seed)
         self.slot = -1

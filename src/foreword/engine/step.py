@@ -15,7 +15,7 @@ from foreword.runtime.base import Need, PassOutput
 from foreword.target.target import Target
 from foreword.tree.draft_tree import DraftTree
 from foreword.tree.pack import PackedBatch, pack
-from foreword.verify.base import Ask, Verifier, known_only
+from foreword.verify.base import Answers, Ask, Verifier, known_only
 from foreword.verify.verdict import Verdict
 
 
@@ -54,7 +54,9 @@ def speculative_step(requests: Sequence[Request], parts: StepParts) -> StepRecor
     asks = _ask(requests, trees, batch, parts.verifier)
     output = parts.target.forward(batch, _union(asks, parts.drafter.need, batch))
     verdicts = _verify(requests, trees, batch, asks, output, parts.verifier)  # accepted path + one extra token
-    num_emitted = commit(requests, trees, verdicts, parts.target)  # stop conditions cut; KV keeps the path, drops the rest
+    num_emitted = commit(
+        requests, trees, verdicts, parts.target
+    )  # stop conditions cut; KV keeps the path, drops the rest
     parts.drafter.observe(requests, trees, verdicts, batch, output)  # what the next proposal needs
     return StepRecord(plans, batch.num_nodes, num_emitted)
 
@@ -116,7 +118,8 @@ def _verify(
         choices = {d.node - start: output.choices[draw + i] for i, d in enumerate(ask.draws)}
         logits = output.logits[row : row + len(ask.logits)] if output.logits is not None else None
         draw, row = draw + len(ask.draws), row + len(ask.logits)
-        verdicts.append(verifier.decide(tree, choices, logits, request.sampler))
+        answers = Answers(choices, logits, request.token_ids, request.prompt_len, request.stats.num_steps)
+        verdicts.append(verifier.decide(tree, answers, request.sampler))
     return verdicts
 
 

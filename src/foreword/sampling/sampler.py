@@ -1,9 +1,15 @@
 """How one request draws its tokens: which distribution, which noise."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
+
+from jaxtyping import Float
+from torch import Tensor
 
 from foreword.sampling.noise import Stream, row_key
 from foreword.sampling.params import Warp
+from foreword.sampling.warp import draw
 
 
 @dataclass(frozen=True)
@@ -15,6 +21,17 @@ class Draw:
     key: int  # row key of the noise; 0 when greedy, which uses none
 
 
+@runtime_checkable
+class Shaper(Protocol):
+    """Changes logits by what stands before a node, ahead of the warp: bias, grammars, penalties."""
+
+    def __call__(
+        self, logits: Float[Tensor, " vocab"], token_ids: Sequence[int], prompt_len: int
+    ) -> Float[Tensor, " vocab"]:
+        """New logits (the argument stays as it is) after `token_ids`: prompt, answer and the node's own path."""
+        ...
+
+
 @dataclass(frozen=True)
 class Sampler:
     """The drawing side of a request's options. The batch index never enters."""
@@ -22,6 +39,17 @@ class Sampler:
     warp: Warp
     seed: int
     sample_index: int = 0
+    shaper: Shaper | None = None
+
+    def choose(self, logits: Float[Tensor, " vocab"], token_ids: Sequence[int], prompt_len: int) -> int:
+        """The token drawn after `token_ids`, shaped by them."""
+        return draw(self.shape(logits, token_ids, prompt_len), self.warp, self.key(len(token_ids)))
+
+    def shape(
+        self, logits: Float[Tensor, " vocab"], token_ids: Sequence[int], prompt_len: int
+    ) -> Float[Tensor, " vocab"]:
+        """Logits as the warp sees them."""
+        return logits if self.shaper is None else self.shaper(logits, token_ids, prompt_len)
 
     def key(self, position: int, stream: Stream = Stream.TARGET) -> int:
         """Row key of the noise for the token that will stand at `position`."""

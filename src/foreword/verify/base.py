@@ -1,9 +1,10 @@
 """What every verification rule offers, and how each is found by name."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
+from jaxtyping import Float
 from torch import Tensor
 
 from foreword.errors import UnknownNameError
@@ -19,6 +20,17 @@ class Ask:
 
     draws: Sequence[Draw] = ()
     logits: Sequence[int] = ()
+
+
+@dataclass(frozen=True)
+class Answers:
+    """What the pass said about one request's nodes, and what stands before them."""
+
+    choices: Mapping[int, int]  # drawn token by node of the tree
+    logits: Float[Tensor, "wanted vocab"] | None  # in the order asked for
+    token_ids: Sequence[int]  # prompt and answer up to the last known node, which is included
+    prompt_len: int
+    step: int  # passes of this request so far: rules that may not reuse noise key it by this
 
 
 @runtime_checkable
@@ -39,8 +51,8 @@ class Verifier(Protocol):
         """What to ask of the pass. The tree's node 0 is the batch's `first_node`."""
         ...
 
-    def decide(self, tree: DraftTree, choices: Mapping[int, int], logits: Tensor | None, sampler: Sampler) -> Verdict:
-        """The verdict, from the answers: `choices` by node of the tree, logit rows in the order asked for."""
+    def decide(self, tree: DraftTree, answers: Answers, sampler: Sampler) -> Verdict:
+        """The verdict, from the answers."""
         ...
 
 
@@ -52,13 +64,47 @@ class Matching:
     is_lossless: bool = True
 
     def ask(self, tree: DraftTree, first_node: int, kv_len: int, sampler: Sampler) -> Ask:
-        """The drawn token at the last known node and at every drafted one."""
-        nodes = range(tree.num_known - 1, tree.num_nodes)
-        return Ask(draws=[sampler.draw_after(first_node + n, kv_len + tree.depths[n]) for n in nodes])
+        """The drawn token at the last known node and at every drafted one; their logits where history shapes them."""
+        if sampler.shaper is not None:
+            return Ask(logits=[first_node + n for n in open_nodes(tree)])
+        return Ask(draws=[sampler.draw_after(first_node + n, kv_len + tree.depths[n]) for n in open_nodes(tree)])
 
-    def decide(self, tree: DraftTree, choices: Mapping[int, int], logits: Tensor | None, sampler: Sampler) -> Verdict:
+    def decide(self, tree: DraftTree, answers: Answers, sampler: Sampler) -> Verdict:
         """Follow the target's own draws."""
-        return match(tree, choices)
+        if sampler.shaper is None:
+            return match(tree, answers.choices)
+        return match(tree, ShapedChoices(tree, answers, sampler))
+
+
+class ShapedChoices(Mapping[int, int]):
+    """The token drawn at each node, shaped by the node's own path; worked out only where the walk comes by."""
+
+    def __init__(self, tree: DraftTree, answers: Answers, sampler: Sampler) -> None:
+        assert answers.logits is not None, "shaped choices need logits"
+        self.tree, self.answers, self.sampler = tree, answers, sampler
+
+    def __getitem__(self, node: int) -> int:
+        logits = self.answers.logits
+        assert logits is not None
+        row = logits[node - self.tree.num_known + 1]
+        return self.sampler.choose(row, path_tokens(self.tree, node, self.answers), self.answers.prompt_len)
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(open_nodes(self.tree))
+
+    def __len__(self) -> int:
+        return len(open_nodes(self.tree))
+
+
+def open_nodes(tree: DraftTree) -> range:
+    """The nodes after which a token must be decided: the last known one and all drafted ones."""
+    return range(tree.num_known - 1, tree.num_nodes)
+
+
+def path_tokens(tree: DraftTree, node: int, answers: Answers) -> list[int]:
+    """Everything that stands before the token after `node`: prompt, answer, and the node's own path."""
+    drafted = [tree.token_ids[n] for n in tree.path_to(node) if n >= tree.num_known]
+    return [*answers.token_ids, *drafted]
 
 
 VERIFIERS: dict[str, type] = {"match": Matching}
@@ -71,4 +117,14 @@ def make_verifier(name: str) -> Verifier:
     return VERIFIERS[name]()
 
 
-__all__ = ["VERIFIERS", "Ask", "Matching", "Verifier", "known_only", "make_verifier"]
+__all__ = [
+    "VERIFIERS",
+    "Answers",
+    "Ask",
+    "Matching",
+    "Verifier",
+    "known_only",
+    "make_verifier",
+    "open_nodes",
+    "path_tokens",
+]

@@ -1,0 +1,78 @@
+"""The default model, for real: prompt lookup gives the tokens of plain decoding, greedy and sampled."""
+
+import json
+
+import pytest
+
+from foreword.bench.fidelity import LOGIT_TOLERANCE, explain_difference
+from foreword.engine.llm import LLM, load_model
+from foreword.errors import LoadError
+from foreword.sampling.params import SamplingParams
+from foreword.sampling.sampler import Sampler
+
+NUM_TOKENS = 200
+PROMPTS = [
+    [{"role": "user", "content": "What is gravity?"}],
+    [{"role": "user", "content": "Write a Python function that reverses a string, then explain each line."}],
+    [{"role": "user", "content": "Rename x to total in: def add(x, y):\n    x = x + y\n    return x\nGive the whole function."}],
+    [{"role": "user", "content": "Translate to French: The weather is nice today and I would like to go for a walk."}],
+    "Once upon a time, in a small village by the sea,",
+]
+
+
+@pytest.fixture(scope="module")
+def model():
+    try:
+        return load_model(None, runtime="torch", dtype="float32")
+    except LoadError as error:
+        pytest.skip(f"the default model cannot be had here: {error}")
+
+
+@pytest.mark.parametrize("options", [{}, {"temperature": 0.8, "seed": 7}], ids=["greedy", "sampled"])
+def test_prompt_lookup_gives_the_tokens_of_plain_decoding(model, options):
+    params = SamplingParams(max_tokens=NUM_TOKENS, ignore_eos=True, **options)
+    plain = LLM(model, "none", batch_size=5).generate(PROMPTS, params)
+    drafted = LLM(model, "ngram", batch_size=1).generate(PROMPTS, params)
+    near_ties = []
+    for a, b in zip(plain, drafted, strict=True):
+        assert len(a.token_ids) == len(b.token_ids) == NUM_TOKENS
+        sampler = Sampler(params.warp, a.seed)
+        difference = explain_difference(
+            model.decoder, a.prompt_token_ids, a.token_ids, b.token_ids, sampler, LOGIT_TOLERANCE["float32"]
+        )
+        if difference is not None:
+            print(difference)
+            assert difference.is_near_tie, str(difference)
+            near_ties.append(difference)
+    print(json.dumps({"near_ties": len(near_ties), "tokens": NUM_TOKENS * len(PROMPTS)}))
+    assert len(near_ties) <= 1
+    if not options:
+        assert sum(b.stats.accepted_tokens for b in drafted) > 0
+
+
+def test_text_is_sensible_and_ends(model):
+    (result,) = LLM(model).generate([PROMPTS[0]], SamplingParams(max_tokens=400))
+    assert "force" in result.text
+    assert "<|im_end|>" not in result.text
+    assert result.finish_reason in ("stop", "length")
+
+
+def test_streamed_pieces_join_to_the_text(model):
+    llm = LLM(model)
+    prompt = [{"role": "user", "content": "Write 'I love you' in Chinese and in Japanese, with emoji."}]
+    pieces = list(llm.stream(prompt, SamplingParams(max_tokens=60)))
+    (whole,) = llm.generate([prompt], SamplingParams(max_tokens=60))
+    assert "".join(p.text for p in pieces) == whole.text
+    assert [t for p in pieces for t in p.token_ids] == whole.token_ids
+    assert pieces[-1].result is not None
+    assert pieces[-1].result.text == whole.text
+    assert all(p.result is None for p in pieces[:-1])
+
+
+def test_a_reader_that_goes_away_frees_the_request(model):
+    llm = LLM(model)
+    stream = llm.stream(PROMPTS[0], SamplingParams(max_tokens=50))
+    next(stream)
+    stream.close()
+    assert llm.engine.parts.target.cache.num_open == 0
+    assert not llm.engine.running
