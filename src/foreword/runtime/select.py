@@ -41,10 +41,15 @@ def choose_runtime(runtime: str = "auto", dtype: str = "auto", device: str = "au
     return RuntimeChoice("native", "int8", "cpu", "fastest on a CPU, and bit for bit the same at any width")
 
 
-def make_runtime(choice: RuntimeChoice, threads: int | None = None) -> Runtime:
-    """The runtime that was chosen. `threads` defaults to the physical cores."""
+def check_threads(threads: int | None) -> None:
+    """`ConfigError` for a number of threads that cannot be."""
     if threads is not None and threads < 1:
         raise ConfigError(f"threads is {threads}; allowed: 1 or above")
+
+
+def make_runtime(choice: RuntimeChoice, threads: int | None = None) -> Runtime:
+    """The runtime that was chosen. `threads` defaults to the physical cores."""
+    check_threads(threads)
     if choice.name == "native":
         from foreword.runtime.native_runtime import NativeRuntime
 

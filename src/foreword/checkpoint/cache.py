@@ -1,0 +1,117 @@
+"""The cache folder: where it is, whole files only, one writer at a time, remembered checksums.
+
+A file in the cache is either absent or whole: it is written under another name beside its place, flushed to the disk
+and renamed. Two processes that want the same file take turns at a lock; the second finds it there.
+"""
+
+import contextlib
+import hashlib
+import json
+import logging
+import os
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import IO
+
+logger = logging.getLogger(__name__)
+
+PART_SUFFIX = ".part"
+_CHUNK_BYTES = 1 << 22
+
+
+def cache_folder(cache_dir: str | Path | None = None) -> Path:
+    """The folder for downloads and converted weights; made when something is written to it.
+
+    First of: the argument, the variable FOREWORD_CACHE, `foreword` in the user's cache folder of the platform.
+    """
+    chosen = cache_dir or os.environ.get("FOREWORD_CACHE")
+    if chosen:
+        return Path(chosen).expanduser().absolute()
+    return _user_cache() / "foreword"
+
+
+def _user_cache() -> Path:
+    if xdg := os.environ.get("XDG_CACHE_HOME"):
+        return Path(xdg).expanduser().absolute()
+    if sys.platform == "darwin":
+        return Path.home() / "Library" / "Caches"
+    if sys.platform == "win32":
+        return Path(os.environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local")
+    return Path.home() / ".cache"
+
+
+@contextlib.contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Hold the right to write `path`: waits for other processes and threads that hold it.
+
+    The operating system frees the lock when its holder dies, so a killed process blocks nobody.
+    """
+    from filelock import FileLock
+
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with FileLock(path.with_name(path.name + ".lock"), thread_local=False):
+        yield
+
+
+@contextlib.contextmanager
+def whole_file(path: Path) -> Iterator[IO[bytes]]:
+    """A file to write that appears as `path` only when the block ends without an error."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, name = tempfile.mkstemp(prefix=path.name + ".", suffix=PART_SUFFIX, dir=path.parent)
+    part = Path(name)
+    try:
+        with os.fdopen(handle, "wb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        part.replace(path)
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def sweep_parts(path: Path) -> None:
+    """Delete what cut writes of `path` left behind. Call it only while holding `locked(path)`."""
+    for part in path.parent.glob(f"{path.name}.*{PART_SUFFIX}"):
+        part.unlink(missing_ok=True)
+
+
+def sha256_of(path: Path, cache: Path, report: Callable[[int, int], None] | None = None) -> str:
+    """SHA-256 of a file, in hex; read once, then remembered for as long as size and times of the file stay the same.
+
+    `report(done_bytes, total_bytes)` is called while reading.
+    """
+    status = path.stat()
+    state = [str(path.resolve()), status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino]
+    note = cache / "sums" / (hashlib.sha256(state[0].encode()).hexdigest()[:32] + ".json")
+    known = _read_json(note)
+    if known is not None and known.get("state") == state:
+        return str(known["sha256"])
+    digest = _hash(path, status.st_size, report)
+    try:
+        with whole_file(note) as file:
+            file.write(json.dumps({"state": state, "sha256": digest}).encode())
+    except OSError as error:  # a cache that cannot be written costs time, nothing else
+        logger.warning("cannot remember the checksum of %s: %s", path, error)
+    return digest
+
+
+def _read_json(path: Path) -> dict[str, object] | None:
+    try:
+        value = json.loads(path.read_bytes())
+    except (OSError, ValueError):
+        return None
+    return value if isinstance(value, dict) else None
+
+
+def _hash(path: Path, size: int, report: Callable[[int, int], None] | None) -> str:
+    digest = hashlib.sha256()
+    done = 0
+    with path.open("rb") as file:
+        while chunk := file.read(_CHUNK_BYTES):
+            digest.update(chunk)
+            done += len(chunk)
+            if report:
+                report(done, size)
+    return digest.hexdigest()

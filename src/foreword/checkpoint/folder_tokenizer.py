@@ -1,0 +1,115 @@
+"""The tokenizer of a Hugging Face folder: tokenizer.json, tokenizer_config.json, the chat template wherever it lies."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from foreword.checkpoint.json_file import read_json, read_json_if_any
+from foreword.checkpoint.tokenizer import Tokenizer
+from foreword.errors import CheckpointError
+
+if TYPE_CHECKING:
+    import tokenizers
+
+SPECIAL_ROLES = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
+_OLD_FILES = ("tokenizer.model", "vocab.json", "spiece.model")  # what older tokenizers are saved as
+
+
+def tokenizer_from_folder(folder: Path, source: str) -> Tokenizer:
+    """Read the tokenizer.
+
+    Raises:
+        CheckpointError: there is none, or its files are damaged.
+    """
+    config = read_json_if_any(folder / "tokenizer_config.json")
+    special_tokens = _special_tokens({**read_json_if_any(folder / "special_tokens_map.json"), **config})
+    if (folder / "tokenizer.json").is_file():
+        backend = _load(folder / "tokenizer.json")
+        _add_missing_tokens(backend, config.get("added_tokens_decoder"))
+    else:
+        backend = _convert_old(folder, source)
+    if "add_bos_token" in config or "add_eos_token" in config:
+        _set_frame(backend, special_tokens, bool(config.get("add_bos_token")), bool(config.get("add_eos_token")))
+    return Tokenizer(backend, special_tokens, _chat_template(folder, config), source)
+
+
+def _load(path: Path) -> "tokenizers.Tokenizer":
+    import tokenizers
+
+    try:
+        return tokenizers.Tokenizer.from_file(str(path))
+    except Exception as error:  # the library raises plain Exception
+        raise CheckpointError(f"{path} cannot be read ({error}); fetch it again") from error
+
+
+def _convert_old(folder: Path, source: str) -> "tokenizers.Tokenizer":
+    """Let transformers convert the files of an older tokenizer: slow to import, and rare."""
+    if not any((folder / name).is_file() for name in _OLD_FILES):
+        raise CheckpointError(f"{source} has no tokenizer: tokenizer.json is missing in {folder}; fetch it again")
+    from transformers import AutoTokenizer
+
+    try:
+        backend = AutoTokenizer.from_pretrained(folder, local_files_only=True).backend_tokenizer
+    except Exception as error:  # anything from a missing optional package to a damaged file
+        raise CheckpointError(
+            f"{source} has no tokenizer.json, and its older tokenizer files cannot be converted ({error}); "
+            f"put the model's tokenizer.json into {folder}"
+        ) from error
+    return backend
+
+
+def _add_missing_tokens(backend: "tokenizers.Tokenizer", table: Any) -> None:
+    """Tokens that only tokenizer_config.json lists, in the order of their ids."""
+    import tokenizers
+
+    if not isinstance(table, Mapping):
+        return
+    for _, token in sorted(table.items(), key=lambda item: int(item[0])):
+        text = token.get("content")
+        if not isinstance(text, str) or backend.token_to_id(text) is not None:
+            continue
+        flags = {flag: bool(token.get(flag)) for flag in ("single_word", "lstrip", "rstrip", "normalized", "special")}
+        backend.add_tokens([tokenizers.AddedToken(text, **flags)])
+
+
+def _special_tokens(config: Mapping[str, Any]) -> dict[str, str]:
+    found = {}
+    for role in SPECIAL_ROLES:
+        token = config.get(role)
+        text = token.get("content") if isinstance(token, Mapping) else token
+        if isinstance(text, str):
+            found[role] = text
+    return found
+
+
+def _set_frame(backend: "tokenizers.Tokenizer", special_tokens: Mapping[str, str], bos: bool, eos: bool) -> None:
+    """Make `encode` put the begin and end token around a text, as tokenizer_config.json asks for."""
+    frame_tokens(
+        backend, special_tokens.get("bos_token") if bos else None, special_tokens.get("eos_token") if eos else None
+    )
+
+
+def frame_tokens(backend: "tokenizers.Tokenizer", before: str | None, after: str | None) -> None:
+    """Make `encode(add_special_tokens=True)` put these tokens around a text. Unknown tokens are left out."""
+    from tokenizers import processors
+
+    ids = {token: backend.token_to_id(token) for token in (before, after) if token is not None}
+    known = [(token, index) for token, index in ids.items() if index is not None]
+    names = {token for token, _ in known}
+    single = [token for token in (before, "$A", after) if token == "$A" or token in names]
+    backend.post_processor = processors.TemplateProcessing(
+        single=" ".join(single), pair=" ".join([*single, "$B:1"]), special_tokens=known
+    )
+
+
+def _chat_template(folder: Path, config: Mapping[str, Any]) -> str | None:
+    """chat_template.jinja, chat_template.json or the entry in tokenizer_config.json, in this order."""
+    file = folder / "chat_template.jinja"
+    if file.is_file():
+        return file.read_text(encoding="utf-8")
+    old = folder / "chat_template.json"
+    template = read_json(old).get("chat_template") if old.is_file() else config.get("chat_template")
+    if isinstance(template, list):  # several, by name
+        named = {entry.get("name"): entry.get("template") for entry in template if isinstance(entry, Mapping)}
+        template = named.get("default")
+    return template if isinstance(template, str) else None

@@ -1,0 +1,140 @@
+"""A GGUF file: one file with weights, tokenizer and chat template."""
+
+import math
+import struct
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from foreword.checkpoint.cache import sha256_of
+from foreword.checkpoint.gguf_header import TENSOR_TYPES, GgufTensor, read_gguf_header
+from foreword.checkpoint.gguf_spec import ARCHITECTURES, ROPE_FREQS, spec_from_gguf, with_rope_freqs
+from foreword.checkpoint.inventory import check_inventory
+from foreword.checkpoint.name_map import GGUF_IGNORED, GGUF_NAMES
+from foreword.checkpoint.progress import Report, silent
+from foreword.checkpoint.weights import Weights
+from foreword.errors import CheckpointError, UnsupportedModelError
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from foreword.checkpoint.tokenizer import Tokenizer
+
+# Types that exist but that the gguf library does not turn into floats.
+_NOT_DEQUANTISED = ("Q8_1", "Q8_K", "I8", "I16", "I32", "I64", "F64", "Q1_0")
+QUANTISATIONS = tuple(name for name, _, _ in TENSOR_TYPES.values() if name not in _NOT_DEQUANTISED)
+# Control tokens that end an answer in the chat formats of the supported families, beside the file's own end token.
+_END_TOKENS = ("<|im_end|>", "<|eot_id|>", "<|eom_id|>", "<|endoftext|>", "<|end_of_text|>", "<|end|>")
+_CONTROL = 3
+
+
+class GgufFile:
+    """The model in a GGUF file. Opening reads the header; tensors are dequantised when asked for."""
+
+    def __init__(self, path: Path, cache: Path, source: str | None = None) -> None:
+        self.path = path
+        self.source = source or str(path)
+        self._cache = cache
+        header = read_gguf_header(path)
+        self.metadata = header.metadata
+        spec = spec_from_gguf(header, self.source)
+        freqs = header.tensors.get(ROPE_FREQS)
+        self.spec = with_rope_freqs(spec, self._read_floats(freqs), self.source) if freqs else spec
+        shapes = {name: tensor.shape for name, tensor in header.tensors.items()}
+        names = check_inventory(self.source, self.spec, GGUF_NAMES, shapes, GGUF_IGNORED)
+        self._tensors = {canonical: header.tensors[name] for canonical, name in names.items()}
+        self._permuted_qk = ARCHITECTURES[self.spec.family].permuted_qk
+        self.dtype_name = self._main_type()
+
+    def _main_type(self) -> str:
+        sizes: dict[str, int] = {}
+        for tensor in self._tensors.values():
+            if tensor.type_name not in QUANTISATIONS:
+                raise UnsupportedModelError(
+                    f"{self.source}: tensor {tensor.name} is quantised as {tensor.type_name}, which cannot be read; "
+                    f"supported: {', '.join(QUANTISATIONS)}"
+                )
+            sizes[tensor.type_name] = sizes.get(tensor.type_name, 0) + math.prod(tensor.shape)
+        return max(sizes, key=lambda name: sizes[name])
+
+    @property
+    def num_bytes(self) -> int:
+        """Size of the parameters in the file."""
+        return sum(tensor.num_bytes for tensor in self._tensors.values())
+
+    @property
+    def fingerprint(self) -> str:
+        """SHA-256 of the file."""
+        return sha256_of(self.path, self._cache)
+
+    @property
+    def eos_token_ids(self) -> tuple[int, ...]:
+        """The file's end token, then the control tokens that end a turn in a chat."""
+        ids = [self.metadata.get(f"tokenizer.ggml.{name}_token_id") for name in ("eos", "eot", "eom")]
+        kinds = self.metadata.get("tokenizer.ggml.token_type", ())
+        controls = {index for index, kind in enumerate(kinds) if kind == _CONTROL}
+        if controls:
+            texts = {text: i for i, text in enumerate(self.metadata.get("tokenizer.ggml.tokens", ())) if i in controls}
+            ids += [texts.get(text) for text in _END_TOKENS]
+        return tuple(dict.fromkeys(token for token in ids if isinstance(token, int)))
+
+    def has_tensor(self, name: str) -> bool:
+        """Whether the model has the tensor of this canonical name."""
+        return name in self._tensors
+
+    def tensor(self, name: str) -> "Tensor":
+        """The tensor, dequantised to float32. KeyError when the model has none of this name."""
+        import torch
+
+        values = torch.from_numpy(self._dequantise(self._tensors[name]))
+        if not self._permuted_qk or not name.endswith((".q.weight", ".k.weight")):
+            return values
+        heads = self.spec.num_heads if name.endswith(".q.weight") else self.spec.num_kv_heads
+        return unpermute(values, heads)
+
+    def as_dtype(self, dtype: str, report: Report = silent) -> Weights:
+        """The same tensors in `dtype`, converted once into the cache and memory-mapped from there."""
+        from foreword.checkpoint.converted import converted
+
+        return converted(self, dtype, self._cache, report)
+
+    def load_tokenizer(self) -> "Tokenizer":
+        """The tokenizer in the file."""
+        from foreword.checkpoint.gguf_tokenizer import tokenizer_from_gguf
+
+        return tokenizer_from_gguf(self.metadata, self.source)
+
+    @cached_property
+    def _bytes(self) -> Any:
+        import numpy as np
+
+        # "c" maps privately: an array that views it is writable for numpy and torch, and never reaches the file.
+        return np.memmap(self.path, mode="c").view(np.ndarray)
+
+    def _dequantise(self, tensor: GgufTensor) -> Any:
+        import numpy as np
+        from gguf import GGMLQuantizationType
+        from gguf.quants import dequantize
+
+        raw = self._bytes[tensor.begin : tensor.begin + tensor.num_bytes]
+        rows = raw.reshape(*tensor.shape[:-1], -1)
+        values = dequantize(rows, GGMLQuantizationType[tensor.type_name])
+        return np.ascontiguousarray(values.reshape(tensor.shape), dtype=np.float32)
+
+    def _read_floats(self, tensor: GgufTensor) -> tuple[float, ...]:
+        """A small float32 table, read without numpy."""
+        if tensor.type_name != "F32":
+            raise CheckpointError(f"{self.source}: {tensor.name} is stored as {tensor.type_name}; it must be F32")
+        with self.path.open("rb") as file:
+            file.seek(tensor.begin)
+            return struct.unpack(f"<{tensor.num_bytes // 4}f", file.read(tensor.num_bytes))
+
+
+def unpermute(weight: "Tensor", num_heads: int) -> "Tensor":
+    """Rows of a query or key projection from the interleaved rotary layout of GGUF's Llama to the half-split one.
+
+    Within a head, GGUF stores rows 0, d/2, 1, d/2 + 1, ... so that partners of a rotation are neighbours.
+    """
+    rows, columns = weight.shape
+    pairs = weight.reshape(num_heads, rows // num_heads // 2, 2, columns)
+    return pairs.transpose(1, 2).reshape(rows, columns)

@@ -1,0 +1,217 @@
+"""GGUF metadata -> ModelSpec."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from foreword.checkpoint.gguf_header import GgufHeader
+from foreword.config import Llama3RopeScaling, ModelSpec, RopeSpec
+from foreword.errors import CheckpointError, ConfigError, UnsupportedModelError
+
+
+@dataclass(frozen=True)
+class GgufFamily:
+    """How an architecture differs from Llama's."""
+
+    permuted_qk: bool = False  # rows of q and k are stored for the interleaved rotary layout
+    qkv_bias: bool = False
+    qk_norm: bool = False
+
+
+ARCHITECTURES: Mapping[str, GgufFamily] = {
+    "llama": GgufFamily(permuted_qk=True),
+    "qwen2": GgufFamily(qkv_bias=True),
+    "qwen3": GgufFamily(qk_norm=True),
+}
+ROPE_TYPES = ("none", "linear")
+ROPE_FREQS = "rope_freqs.weight"
+# Extra tables of rotary schemes that foreword does not compute.
+_LONG_ROPE = ("rope_factors_long.weight", "rope_factors_short.weight")
+
+
+def architecture_of(header: GgufHeader, source: str) -> str:
+    """The architecture's name, one of `ARCHITECTURES`.
+
+    Raises:
+        UnsupportedModelError: another architecture, a mixture of experts, or one part of a split file.
+    """
+    name = str(header.metadata.get("general.architecture"))
+    if name not in ARCHITECTURES:
+        raise UnsupportedModelError(
+            f"{source} has architecture {name!r}, which foreword does not have; supported: {', '.join(ARCHITECTURES)}"
+        )
+    if header.metadata.get(f"{name}.expert_count"):
+        raise UnsupportedModelError(f"{source} is a mixture of experts; supported: dense models")
+    if (parts := header.metadata.get("split.count", 0)) > 1:
+        raise UnsupportedModelError(
+            f"{source} is one of {parts} parts of a split file; supported: whole files "
+            f"(llama.cpp's llama-gguf-split --merge makes one)"
+        )
+    return name
+
+
+def spec_from_gguf(header: GgufHeader, source: str) -> ModelSpec:
+    """What the model is; for `RopeSpec.llama3` see `with_rope_freqs`."""
+    name = architecture_of(header, source)
+    family = ARCHITECTURES[name]
+    read = _Reader(header.metadata, name, source)
+    hidden_size, num_heads = read.size("embedding_length"), read.size("attention.head_count")
+    head_dim = read.size("attention.key_length", hidden_size // num_heads)
+    context_len = read.size("context_length")
+    _refuse_options(read, head_dim)
+    for table in _LONG_ROPE:
+        if table in header.tensors:
+            raise UnsupportedModelError(f"{source} uses long rope ({table}); supported: no scaling, linear, llama3")
+    try:
+        return ModelSpec(
+            family=name,
+            hidden_size=hidden_size,
+            intermediate_size=read.size("feed_forward_length"),
+            num_layers=read.size("block_count"),
+            num_heads=num_heads,
+            num_kv_heads=read.size("attention.head_count_kv", num_heads),
+            head_dim=head_dim,
+            vocab_size=_vocab_size(header, source),
+            context_len=min(context_len, read.size("attention.sliding_window", context_len)),
+            norm_eps=read.number("attention.layer_norm_rms_epsilon", 1e-5),
+            rope=_rope(read),
+            qkv_bias=family.qkv_bias,
+            qk_norm=family.qk_norm,
+            tied_head="output.weight" not in header.tensors,
+        )
+    except ConfigError as error:
+        raise CheckpointError(f"{source}: {error}") from error
+
+
+def with_rope_freqs(spec: ModelSpec, factors: Sequence[float], source: str) -> ModelSpec:
+    """The spec with the Llama 3 scaling that made the table `rope_freqs.weight`.
+
+    The table holds what each rotary frequency is divided by: 1 for the fast ones, `factor` for the slow ones, and
+    between them 1 / ((1 - s) / factor + s), s = (original_context_len / wavelength - low) / (high - low).
+
+    Raises:
+        UnsupportedModelError: the table is none that Llama 3's rule makes.
+    """
+    if all(math.isclose(value, 1.0, rel_tol=1e-6) for value in factors):
+        return spec
+    for scaling in _scalings(spec, factors):
+        if _close(llama3_factors(spec.rope.theta, spec.head_dim, scaling), factors):
+            return replace(spec, rope=replace(spec.rope, llama3=scaling))
+    raise UnsupportedModelError(
+        f"{source} scales its rotary frequencies by a table ({ROPE_FREQS}) that Llama 3's rule does not make; "
+        f"supported: no scaling, linear, llama3"
+    )
+
+
+def _close(table: Sequence[float], other: Sequence[float]) -> bool:
+    """Equal but for float32's rounding and the converter's."""
+    return len(table) == len(other) and all(
+        math.isclose(*pair, rel_tol=1e-4) for pair in zip(table, other, strict=True)
+    )
+
+
+def llama3_factors(theta: float, head_dim: int, scaling: Llama3RopeScaling) -> list[float]:
+    """What Llama 3's rule divides each rotary frequency by [llama3]."""
+    factors = []
+    for i in range(head_dim // 2):
+        turns = scaling.original_context_len / _wavelength(theta, head_dim, i)
+        smooth = (turns - scaling.low_freq_factor) / (scaling.high_freq_factor - scaling.low_freq_factor)
+        smooth = min(max(smooth, 0.0), 1.0)
+        factors.append(1 / ((1 - smooth) / scaling.factor + smooth))
+    return factors
+
+
+def _wavelength(theta: float, head_dim: int, i: int) -> float:
+    return 2 * math.pi * theta ** (2 * i / head_dim)
+
+
+def _scalings(spec: ModelSpec, factors: Sequence[float]) -> list[Llama3RopeScaling]:
+    """Candidates: the constants of every Llama 3 release, then what fits the table's slope."""
+    factor = max(factors)
+    rounded = round(factor) if math.isclose(factor, round(factor), rel_tol=1e-4) else factor
+    known = Llama3RopeScaling(factor=rounded, low_freq_factor=1.0, high_freq_factor=4.0, original_context_len=8192)
+    # s is linear in 1 / wavelength, so two frequencies between the plateaus give it. Only the ratios of low, high and
+    # the original length matter: low is set to 1.
+    points = []
+    for i, value in enumerate(factors):
+        if 1 + 1e-5 < value < factor * (1 - 1e-5):
+            smooth = (1 / value - 1 / factor) / (1 - 1 / factor)
+            points.append((1 / _wavelength(spec.rope.theta, spec.head_dim, i), smooth))
+    if len(points) < 2:
+        return [known]
+    (x0, s0), (x1, s1) = points[0], points[-1]
+    slope = (s1 - s0) / (x1 - x0)
+    offset = slope * x0 - s0  # low / (high - low)
+    if slope <= 0 or offset <= 0:
+        return [known]
+    fitted = Llama3RopeScaling(
+        factor=rounded, low_freq_factor=1.0, high_freq_factor=1 + 1 / offset, original_context_len=round(slope / offset)
+    )
+    return [known, fitted]
+
+
+def _rope(read: "_Reader") -> RopeSpec:
+    theta = read.number("rope.freq_base", 10_000.0)
+    kind = read.get("rope.scaling.type", "none")
+    factor = read.number("rope.scaling.factor", read.number("rope.scale_linear", 1.0))
+    if kind not in ROPE_TYPES:
+        raise UnsupportedModelError(
+            f"{read.source} uses rope scaling {kind!r}, which foreword does not compute; supported: "
+            f"{', '.join(ROPE_TYPES)}, llama3"
+        )
+    if kind == "none" and read.get("rope.scale_linear") is None:
+        factor = 1.0
+    return RopeSpec(theta=theta, linear_factor=factor or 1.0)
+
+
+def _refuse_options(read: "_Reader", head_dim: int) -> None:
+    rotated = read.size("rope.dimension_count", head_dim)
+    value_len = read.size("attention.value_length", head_dim)
+    if rotated != head_dim or value_len != head_dim:
+        raise UnsupportedModelError(
+            f"{read.source} has heads of {head_dim} dimensions, {rotated} of them rotated, and values of {value_len}; "
+            f"supported: all three equal"
+        )
+    for option in ("attention.scale", "logit_scale", "residual_scale", "embedding_scale", "attention.clamp_kqv"):
+        if read.get(option):
+            raise UnsupportedModelError(
+                f"{read.source} sets {option}, which foreword does not compute for {read.prefix}"
+            )
+
+
+def _vocab_size(header: GgufHeader, source: str) -> int:
+    embedding = header.tensors.get("token_embd.weight")
+    if embedding is None or len(embedding.shape) != 2:
+        raise CheckpointError(f"{source} has no token embedding (token_embd.weight); it holds no whole model")
+    return embedding.shape[0]
+
+
+@dataclass(frozen=True)
+class _Reader:
+    """Options of one architecture, by their name without the prefix."""
+
+    metadata: Mapping[str, Any]
+    prefix: str
+    source: str
+
+    def get(self, option: str, default: Any = None) -> Any:
+        return self.metadata.get(f"{self.prefix}.{option}", default)
+
+    def size(self, option: str, default: int | None = None) -> int:
+        value = self.get(option, default)
+        if isinstance(value, tuple):
+            if len(set(value)) != 1:
+                raise UnsupportedModelError(f"{self.source}: {self.prefix}.{option} differs between layers")
+            value = value[0]
+        if not isinstance(value, int) or value < 1:
+            raise CheckpointError(
+                f"{self.source}: {self.prefix}.{option} is {value!r}; it must be a whole number above 0"
+            )
+        return value
+
+    def number(self, option: str, default: float) -> float:
+        value = self.get(option, default)
+        if not isinstance(value, int | float) or not math.isfinite(value):
+            raise CheckpointError(f"{self.source}: {self.prefix}.{option} is {value!r}; it must be a number")
+        return float(value)

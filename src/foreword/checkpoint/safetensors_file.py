@@ -1,0 +1,111 @@
+"""One safetensors file: its header read and checked at once, its tensors memory-mapped when asked for.
+
+8 bytes          length of the header, little-endian
+header           JSON: tensor name -> dtype, shape, [begin, end) in the data; "__metadata__" -> strings
+data             the tensors, one after the other
+"""
+
+import json
+import math
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from foreword.errors import CheckpointError
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+# name in the header -> bytes a value
+VALUE_BYTES = {
+    "F64": 8, "F32": 4, "F16": 2, "BF16": 2, "I64": 8, "I32": 4, "I16": 2, "I8": 1,
+    "U64": 8, "U32": 4, "U16": 2, "U8": 1, "BOOL": 1, "F8_E4M3": 1, "F8_E5M2": 1, "F8_E8M0": 1,
+}  # fmt: skip
+MAX_HEADER_BYTES = 100_000_000
+
+
+@dataclass(frozen=True)
+class StoredTensor:
+    """A tensor as the header describes it."""
+
+    dtype: str  # as the format spells it: "F32", "BF16", ...
+    shape: tuple[int, ...]
+    begin: int  # in the data
+    end: int
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes on disk."""
+        return self.end - self.begin
+
+
+class SafetensorsFile:
+    """Header and tensors of one file.
+
+    Raises:
+        CheckpointError: the file is not safetensors, is cut short, or its header does not fit its length.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        header, data_len = _read_header(path)
+        self.metadata: dict[str, Any] = header.pop("__metadata__", None) or {}
+        self.tensors = {name: _parse_entry(path, name, entry) for name, entry in header.items()}
+        end = max((tensor.end for tensor in self.tensors.values()), default=0)
+        if end != data_len:
+            problem = "is cut short" if end > data_len else "has bytes left over"
+            raise CheckpointError(
+                f"{path} {problem}: its header describes {end} bytes of tensors, the file holds {data_len}; "
+                f"fetch it again"
+            )
+
+    @cached_property
+    def _handle(self) -> Any:
+        from safetensors import SafetensorError, safe_open
+
+        try:
+            return safe_open(self.path, framework="pt")
+        except (SafetensorError, OSError) as error:
+            raise CheckpointError(f"{self.path} cannot be read: {error}; fetch it again") from error
+
+    def tensor(self, name: str) -> "Tensor":
+        """The tensor, memory-mapped, in the dtype it is stored in."""
+        return self._handle.get_tensor(name)
+
+
+def _read_header(path: Path) -> tuple[dict[str, Any], int]:
+    """The JSON header and the number of bytes that follow it."""
+    size = path.stat().st_size
+    with path.open("rb") as file:
+        length = int.from_bytes(file.read(8), "little")
+        if size < 8 or length > MAX_HEADER_BYTES:
+            raise CheckpointError(f"{path} is not a safetensors file, or it is damaged ({size} bytes); fetch it again")
+        if length > size - 8:
+            raise CheckpointError(
+                f"{path} is cut short: its header alone has {length} bytes, the file {size}; fetch it again"
+            )
+        raw = file.read(length)
+    try:
+        header = json.loads(raw)
+    except ValueError as error:
+        raise CheckpointError(f"{path} has a damaged header ({error}); fetch it again") from error
+    if not isinstance(header, dict):
+        raise CheckpointError(f"{path} has a damaged header (not a table of tensors); fetch it again")
+    return header, size - 8 - length
+
+
+def _parse_entry(path: Path, name: str, entry: Any) -> StoredTensor:
+    try:
+        begin, end = entry["data_offsets"]
+        tensor = StoredTensor(entry["dtype"], tuple(entry["shape"]), begin, end)
+        value_bytes = VALUE_BYTES.get(tensor.dtype)
+        fits = value_bytes is None or math.prod(tensor.shape) * value_bytes == tensor.num_bytes
+    except (KeyError, TypeError, ValueError) as error:
+        raise CheckpointError(f"{path} has a damaged header at tensor {name} ({error!r}); fetch it again") from error
+    if not fits or begin < 0:
+        raise CheckpointError(
+            f"{path} has a damaged header: tensor {name} of shape {list(tensor.shape)} and dtype {tensor.dtype} "
+            f"cannot have {tensor.num_bytes} bytes; fetch it again"
+        )
+    return tensor

@@ -1,0 +1,129 @@
+"""The weights of a stack of transformer layers, fused and cast once, and what one layer computes."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float
+from torch import Tensor
+
+from foreword.config import ModelSpec
+from foreword.errors import CheckpointError
+from foreword.runtime.base import WeightSource
+from foreword.runtime.torch_attention import Span, attend
+from foreword.runtime.torch_linear import TorchLinear
+from foreword.runtime.torch_rope import RopeRows, apply_rope
+
+
+def rms_norm(x: Float[Tensor, "*rows dim"], weight: Float[Tensor, "*heads dim"], eps: float) -> Float[Tensor, "*rows dim"]:
+    """x / rms(x) in float32 (or wider), cast back, then scaled: the order of casts of transformers [zhang19]."""
+    wide = x.to(torch.promote_types(x.dtype, torch.float32))
+    mean_square = wide.square().mean(-1, keepdim=True)
+    return weight * (wide * torch.rsqrt(mean_square + eps)).to(x.dtype)
+
+
+@dataclass(frozen=True, eq=False)
+class TorchLayer:
+    """Pre-norm attention and SwiGLU with residuals."""
+
+    spec: ModelSpec
+    attn_norm: Float[Tensor, " hidden"]
+    qkv: TorchLinear  # query, key and value heads one after the other
+    qk_norm: Float[Tensor, "heads dim"] | None  # a row for each query head, then for each key head
+    o: TorchLinear
+    mlp_norm: Float[Tensor, " hidden"]
+    gate_up: TorchLinear
+    down: TorchLinear
+
+    def __call__(
+        self, x: Float[Tensor, "nodes hidden"], rope: RopeRows, spans: Sequence[Span], layer: int
+    ) -> Float[Tensor, "nodes hidden"]:
+        """The residual stream after this layer, the `layer`-th of the cache."""
+        spec = self.spec
+        heads = self.qkv(rms_norm(x, self.attn_norm, spec.norm_eps)).view(x.shape[0], -1, spec.head_dim)
+        turned = heads[:, : spec.num_heads + spec.num_kv_heads]
+        if self.qk_norm is not None:
+            turned.copy_(rms_norm(turned, self.qk_norm, spec.norm_eps))
+        apply_rope(turned, rope)
+        x = self.o.add_to(x, attend(heads, spans, layer))
+        gate, up = self.gate_up(rms_norm(x, self.mlp_norm, spec.norm_eps)).chunk(2, dim=-1)
+        return self.down.add_to(x, F.silu(gate).mul_(up))
+
+    @property
+    def num_bytes(self) -> int:
+        """Memory that the parameters take."""
+        norms = self.attn_norm.nbytes + self.mlp_norm.nbytes + (0 if self.qk_norm is None else self.qk_norm.nbytes)
+        return norms + sum(linear.num_bytes for linear in (self.qkv, self.o, self.gate_up, self.down))
+
+
+class LayerLoader:
+    """Reads tensors from a source, checks their shapes, fuses, and puts them on a device in a dtype."""
+
+    def __init__(self, spec: ModelSpec, weights: WeightSource, device: torch.device, dtype: torch.dtype) -> None:
+        self._spec = spec
+        self._weights = weights
+        self._device = device
+        self._dtype = dtype
+
+    def layer(self, index: int) -> TorchLayer:
+        """The `index`-th layer, its q, k, v and its gate, up each as one matrix."""
+        spec, prefix = self._spec, f"layers.{index}."
+        hidden, q_width, kv_width = spec.hidden_size, spec.num_heads * spec.head_dim, spec.num_kv_heads * spec.head_dim
+        qkv = {f"{prefix}q": q_width, f"{prefix}k": kv_width, f"{prefix}v": kv_width}
+        gate_up = {f"{prefix}gate": spec.intermediate_size, f"{prefix}up": spec.intermediate_size}
+        return TorchLayer(
+            spec=spec,
+            attn_norm=self.tensor(f"{prefix}attn_norm.weight", (hidden,)),
+            qkv=self._fused(qkv, hidden, has_bias=spec.qkv_bias),
+            qk_norm=self._qk_norm(prefix) if spec.qk_norm else None,
+            o=self._fused({f"{prefix}o": hidden}, q_width),
+            mlp_norm=self.tensor(f"{prefix}mlp_norm.weight", (hidden,)),
+            gate_up=self._fused(gate_up, hidden),
+            down=self._fused({f"{prefix}down": hidden}, spec.intermediate_size),
+        )
+
+    def tensor(self, name: str, shape: tuple[int, ...]) -> Tensor:
+        """A tensor of the expected shape; no copy if the source's dtype and device are the wanted ones."""
+        return self._checked(name, shape).to(self._device, self._dtype)
+
+    def has_tensor(self, name: str) -> bool:
+        """Whether the source has it."""
+        return self._weights.has_tensor(name)
+
+    def linear(self, name: str, out_size: int, in_size: int) -> TorchLinear:
+        """The map `name`, without a bias."""
+        return self._fused({name: out_size}, in_size)
+
+    def _fused(self, out_sizes: dict[str, int], in_size: int, has_bias: bool = False) -> TorchLinear:
+        """Maps of the same input as one."""
+        weight = self._stacked({f"{name}.weight": (size, in_size) for name, size in out_sizes.items()})
+        bias = self._stacked({f"{name}.bias": (size,) for name, size in out_sizes.items()}) if has_bias else None
+        return TorchLinear(weight, bias, self._device, self._dtype)
+
+    def _stacked(self, shapes: dict[str, tuple[int, ...]]) -> Tensor:
+        """Tensors one below the other, each cast while it is copied; a single one is not copied."""
+        if len(shapes) == 1:
+            return self.tensor(*next(iter(shapes.items())))
+        ends = [0]
+        for shape in shapes.values():
+            ends.append(ends[-1] + shape[0])
+        stacked = torch.empty(ends[-1], *next(iter(shapes.values()))[1:], dtype=self._dtype, device=self._device)
+        for (name, shape), (first, end) in zip(shapes.items(), pairwise(ends), strict=True):
+            stacked[first:end].copy_(self._checked(name, shape))
+        return stacked
+
+    def _qk_norm(self, prefix: str) -> Float[Tensor, "heads dim"]:
+        spec = self._spec
+        query = self.tensor(f"{prefix}q_norm.weight", (spec.head_dim,))
+        key = self.tensor(f"{prefix}k_norm.weight", (spec.head_dim,))
+        return torch.cat((query.expand(spec.num_heads, -1), key.expand(spec.num_kv_heads, -1)))
+
+    def _checked(self, name: str, shape: tuple[int, ...]) -> Tensor:
+        if not self._weights.has_tensor(name):
+            raise CheckpointError(f"the checkpoint has no tensor {name!r}, which a {self._spec.family} model needs")
+        tensor = self._weights.tensor(name)
+        if tuple(tensor.shape) != shape:
+            raise CheckpointError(f"tensor {name!r} has shape {tuple(tensor.shape)}; the model's sizes ask for {shape}")
+        return tensor
