@@ -147,6 +147,14 @@ class Decoder(Protocol):
         """
         ...
 
+    def first_layers(self, num_layers: int) -> "Decoder":
+        """The first `num_layers` layers with the same embedding, final norm and head, sharing the weights.
+
+        Its passes run on the caches of this decoder: they read the committed rows of those layers and write those layers'
+        scratch; what they leave in the other layers' scratch means nothing.
+        """
+        ...
+
 
 class Projection(Protocol):
     """A linear map."""

@@ -2,6 +2,7 @@
 
 import importlib.util
 from dataclasses import dataclass
+from pathlib import Path
 
 from foreword.config import DTYPES, RUNTIMES, TORCH_DTYPES
 from foreword.errors import ConfigError, KernelError, UnknownNameError
@@ -37,7 +38,9 @@ def choose_runtime(runtime: str = "auto", dtype: str = "auto", device: str = "au
             raise KernelError(f"the native runtime is not available: {missing}; use --runtime torch")
         return RuntimeChoice("native", "int8" if dtype == "auto" else dtype, "cpu", "asked for")
     if runtime == "torch" or dtype in TORCH_DTYPES or device != "cpu" or missing:
-        return RuntimeChoice("torch", _torch_dtype(dtype, device), device, _torch_reason(runtime, dtype, device, missing))
+        return RuntimeChoice(
+            "torch", _torch_dtype(dtype, device), device, _torch_reason(runtime, dtype, device, missing)
+        )
     return RuntimeChoice("native", "int8", "cpu", "fastest on a CPU, and bit for bit the same at any width")
 
 
@@ -47,13 +50,13 @@ def check_threads(threads: int | None) -> None:
         raise ConfigError(f"threads is {threads}; allowed: 1 or above")
 
 
-def make_runtime(choice: RuntimeChoice, threads: int | None = None) -> Runtime:
-    """The runtime that was chosen. `threads` defaults to the physical cores."""
+def make_runtime(choice: RuntimeChoice, threads: int | None = None, cache_dir: Path | None = None) -> Runtime:
+    """The runtime that was chosen. `threads` defaults to the physical cores, `cache_dir` to the user's cache folder."""
     check_threads(threads)
     if choice.name == "native":
         from foreword.runtime.native_runtime import NativeRuntime
 
-        return NativeRuntime(dtype=choice.dtype, threads=threads)
+        return NativeRuntime(dtype=choice.dtype, threads=threads, cache_dir=cache_dir)
     import torch
 
     from foreword.runtime.torch_runtime import TorchRuntime

@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from foreword.runtime.torch_kv_cache import TorchKVCache
+from foreword.runtime.torch_kv_cache import PassRows, TorchKVCache
 from foreword.tree.mask import ancestor_mask
 from foreword.tree.pack import PackedBatch
 
@@ -26,8 +26,7 @@ class Span:
     first: int  # its nodes are [first, end) of the batch
     end: int
     bias: Float[Tensor, "rows total"] | None  # 0 where a folded row may look, -inf elsewhere; None: everywhere
-    new_rows: Sequence[Float[Tensor, "2 kv_heads nodes dim"]]  # by layer: where keys and values of the nodes go
-    all_rows: Sequence[Float[Tensor, "2 kv_heads total dim"]]  # by layer: committed rows, then those of the nodes
+    rows: PassRows
 
 
 def make_spans(batch: PackedBatch, cache: TorchKVCache, group_size: int, like: Tensor) -> list[Span]:
@@ -37,9 +36,9 @@ def make_spans(batch: PackedBatch, cache: TorchKVCache, group_size: int, like: T
         first, end = batch.starts[request], batch.starts[request + 1]
         kv_len = batch.kv_lens[request]
         assert cache.length(slot) == kv_len, f"slot {slot} holds {cache.length(slot)} rows, the batch says {kv_len}"
-        new_rows, all_rows = cache.begin_pass(slot, end - first)
+        rows = cache.begin_pass(slot, end - first)
         bias = None if end - first == 1 else _mask_bias(visible(batch, request), kv_len, group_size, like)
-        spans.append(Span(first, end, bias, new_rows, all_rows))
+        spans.append(Span(first, end, bias, rows))
     return spans
 
 
@@ -61,15 +60,14 @@ def attend(heads: Float[Tensor, "nodes heads dim"], spans: Sequence[Span], layer
 
 
 def _attend_one(heads: Float[Tensor, "nodes heads dim"], span: Span, layer: int) -> Float[Tensor, "nodes width"]:
-    new_rows, all_rows = span.new_rows[layer], span.all_rows[layer]
-    _, num_kv_heads, num_nodes, head_dim = new_rows.shape
+    new = span.rows.new[layer]
+    _, num_kv_heads, num_nodes, head_dim = new.shape
     num_heads = heads.shape[1] - 2 * num_kv_heads
     group_size = num_heads // num_kv_heads
-    new_rows.copy_(heads[:, num_heads:].unflatten(1, (2, num_kv_heads)).permute(1, 2, 0, 3))
-    queries = heads[:, :num_heads].unflatten(1, (num_kv_heads, group_size)).transpose(0, 1)
+    new.copy_(heads[:, num_heads:].view(num_nodes, 2, num_kv_heads, head_dim).permute(1, 2, 0, 3))
+    queries = heads[:, :num_heads].view(num_nodes, num_kv_heads, group_size, head_dim).transpose(0, 1)
     folded = queries.reshape(1, num_kv_heads, num_nodes * group_size, head_dim)
-    keys, values = all_rows.split(1)
-    mixed = F.scaled_dot_product_attention(folded, keys, values, attn_mask=span.bias)
+    mixed = F.scaled_dot_product_attention(folded, span.rows.keys[layer], span.rows.values[layer], attn_mask=span.bias)
     unfolded = mixed.view(num_kv_heads, num_nodes, group_size, head_dim).transpose(0, 1)
     return unfolded.reshape(num_nodes, num_heads * head_dim)
 

@@ -1,6 +1,8 @@
 """A decoder in torch: the reference, on any device and in any floating dtype."""
 
+import copy
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import final
 
 import torch
@@ -13,7 +15,7 @@ from foreword.errors import ConfigError
 from foreword.runtime.base import KVCache, Need, PassOutput, WeightSource
 from foreword.runtime.torch_attention import make_spans
 from foreword.runtime.torch_kv_cache import TorchKVCache
-from foreword.runtime.torch_layers import LayerLoader, rms_norm
+from foreword.runtime.torch_layers import LayerLoader
 from foreword.runtime.torch_linear import TorchLinear
 from foreword.runtime.torch_output import draw_tokens, top_tokens
 from foreword.runtime.torch_rope import inverse_frequencies, rope_rows
@@ -24,9 +26,9 @@ from foreword.tree.pack import PackedBatch
 class TorchDecoder:
     """`Decoder` of runtime/base.py.
 
-    Embedding, final norm and head are used where the source has them. The linear maps run on all nodes of all requests at
-    once, attention request by request, the head only on the rows that something is wanted of. Taps and hidden rows come
-    in the runtime's dtype, logits in float32; clone what is kept beyond the next pass or used with autograd.
+    Embedding, final norm and head are used where the source has them. The linear maps run on all nodes of all requests
+    at once, attention request by request, the head only on the rows that something is wanted of. Taps and hidden rows
+    come in the runtime's dtype, logits in float32; clone what is kept beyond the next pass or used with autograd.
     """
 
     def __init__(self, spec: ModelSpec, weights: WeightSource, device: torch.device, dtype: torch.dtype) -> None:
@@ -36,7 +38,7 @@ class TorchDecoder:
         load = LayerLoader(spec, weights, device, dtype)
         table = (spec.vocab_size, spec.hidden_size)
         self._embedding = load.tensor("embed.weight", table) if load.has_tensor("embed.weight") else None
-        self._norm = load.tensor("norm.weight", (spec.hidden_size,)) if load.has_tensor("norm.weight") else None
+        self._norm = load.norm("norm", spec.hidden_size) if load.has_tensor("norm.weight") else None
         self._head = self._load_head(load)
         self._layers = [load.layer(index) for index in range(spec.num_layers)]
         self._frequencies = inverse_frequencies(spec.rope, spec.head_dim, device)
@@ -48,10 +50,18 @@ class TorchDecoder:
 
     @property
     def num_weight_bytes(self) -> int:
-        """Memory that the weights take; a tied head counts once."""
-        total = sum(layer.num_bytes for layer in self._layers)
-        total += sum(tensor.nbytes for tensor in (self._embedding, self._norm) if tensor is not None)
-        return total + (self._head.num_bytes if self._head is not None and not self._spec.tied_head else 0)
+        """Memory that the weights take. A tied head counts as well: on a CPU it is a reordered copy."""
+        blocks = (*self._layers, *(part for part in (self._norm, self._head) if part is not None))
+        return sum(block.num_bytes for block in blocks) + (0 if self._embedding is None else self._embedding.nbytes)
+
+    def first_layers(self, num_layers: int) -> "TorchDecoder":
+        """The first `num_layers` layers with the same embedding, final norm and head, sharing the weights."""
+        if not 1 <= num_layers <= len(self._layers):
+            raise ConfigError(f"{num_layers} first layers are wanted; allowed: 1 to {len(self._layers)}")
+        part = copy.copy(self)
+        part._spec = replace(self._spec, num_layers=num_layers)
+        part._layers = self._layers[:num_layers]
+        return part
 
     def new_cache(self) -> TorchKVCache:
         """An empty cache of this decoder's shape."""
@@ -90,7 +100,7 @@ class TorchDecoder:
         row_of = {node: row for row, node in enumerate(rows)}
         output.choices = draw_tokens(logits, need.draws, row_of)
         if need.logits:
-            output.logits = _pick(logits, [row_of[node] for node in need.logits]).float()
+            output.logits = _pick(logits, [row_of[node] for node in need.logits])
         if top_nodes:
             output.top_ids, output.top_logprobs = top_tokens(_pick(logits, [row_of[n] for n in top_nodes]), need.top_k)
         return output
@@ -98,10 +108,10 @@ class TorchDecoder:
     def _logits(self, x: Float[Tensor, "rows hidden"], is_normed: bool) -> Float[Tensor, "rows vocab"]:
         if self._head is None:
             raise ConfigError("tokens or logits are wanted, but this decoder has no head; use its hidden rows")
-        return self._head(x if is_normed else self._final_norm(x))
+        return self._head(x if is_normed else self._final_norm(x)).float()
 
     def _final_norm(self, x: Float[Tensor, "rows hidden"]) -> Float[Tensor, "rows hidden"]:
-        return x if self._norm is None else rms_norm(x, self._norm, self._spec.norm_eps)
+        return x if self._norm is None else self._norm(x)
 
     def _embed(self, batch: PackedBatch) -> Float[Tensor, "nodes hidden"]:
         if self._embedding is None:

@@ -1,7 +1,7 @@
 """Keys and values of many requests as torch tensors.
 
-A region is one tensor of shape (layers, 2, kv_heads, capacity, head_dim): keys and values of a layer lie together, so that
-one copy writes both, and the rows of a head are contiguous, so that attention reads them without a copy.
+A region is one tensor of shape (layers, 2, kv_heads, capacity, head_dim): keys and values of a layer lie together, so
+that one copy writes both, and the rows of a head are contiguous, so that attention reads them without a copy.
 
     rows   [0, length)                         committed
            [length, length + num_scratch)      the pass under way, one row a node
@@ -30,6 +30,15 @@ class _Region:
     @property
     def capacity(self) -> int:
         return self.values.shape[3]
+
+
+@dataclass(frozen=True, eq=False)
+class PassRows:
+    """Views of one request's rows in a pass, a tensor a layer."""
+
+    new: Sequence[Float[Tensor, "2 kv_heads nodes dim"]]  # where keys and values of the nodes go
+    keys: Sequence[Float[Tensor, "1 kv_heads total dim"]]  # committed rows, then those of the nodes
+    values: Sequence[Float[Tensor, "1 kv_heads total dim"]]
 
 
 class TorchKVCache:
@@ -96,7 +105,9 @@ class TorchKVCache:
         region.length = length
         region.num_scratch = 0
 
-    def rows(self, slot: int) -> tuple[Float[Tensor, "layers kv_heads len dim"], Float[Tensor, "layers kv_heads len dim"]]:
+    def rows(
+        self, slot: int
+    ) -> tuple[Float[Tensor, "layers kv_heads len dim"], Float[Tensor, "layers kv_heads len dim"]]:
         """Copies of the committed keys and values, float32: for tests and integrity checks."""
         region = self._region(slot)
         committed = region.values[:, :, :, : region.length]
@@ -113,10 +124,8 @@ class TorchKVCache:
         """Memory that the regions take."""
         return sum(region.values.nbytes for region in self._regions.values())
 
-    def begin_pass(
-        self, slot: int, num_nodes: int
-    ) -> tuple[Sequence[Float[Tensor, "2 kv_heads nodes dim"]], Sequence[Float[Tensor, "2 kv_heads total dim"]]]:
-        """Claim scratch for `num_nodes` nodes: for each layer, where its new rows go and all rows its nodes may read."""
+    def begin_pass(self, slot: int, num_nodes: int) -> PassRows:
+        """Claim scratch for `num_nodes` nodes."""
         region = self._region(slot)
         first, end = region.length, region.length + num_nodes
         if end > region.capacity:
@@ -125,7 +134,8 @@ class TorchKVCache:
                 f"reserve {end} rows before the pass"
             )
         region.num_scratch = num_nodes
-        return region.values[:, :, :, first:end].unbind(0), region.values[:, :, :, :end].unbind(0)
+        readable = region.values[:, :, None, :, :end]
+        return PassRows(region.values[:, :, :, first:end].unbind(), readable[:, 0].unbind(), readable[:, 1].unbind())
 
     def _region(self, slot: int) -> _Region:
         assert slot in self._regions, f"slot {slot} is not open; open slots: {sorted(self._regions)}"

@@ -17,11 +17,25 @@ from foreword.runtime.torch_linear import TorchLinear
 from foreword.runtime.torch_rope import RopeRows, apply_rope
 
 
-def rms_norm(x: Float[Tensor, "*rows dim"], weight: Float[Tensor, "*heads dim"], eps: float) -> Float[Tensor, "*rows dim"]:
-    """x / rms(x) in float32 (or wider), cast back, then scaled: the order of casts of transformers [zhang19]."""
-    wide = x.to(torch.promote_types(x.dtype, torch.float32))
-    mean_square = wide.square().mean(-1, keepdim=True)
-    return weight * (wide * torch.rsqrt(mean_square + eps)).to(x.dtype)
+class RMSNorm:
+    """x / sqrt(mean x^2 + eps) * weight over the last dimension, sums in float32 or wider [zhang19].
+
+    [x, -x] has mean 0 and the mean square of x, so its layer norm is x's RMS norm: one fused operator for seven.
+    """
+
+    def __init__(self, weight: Float[Tensor, " dim"], eps: float) -> None:
+        self._weight = torch.cat((weight, weight))
+        self._eps = eps
+
+    def __call__(self, x: Float[Tensor, "*rows dim"]) -> Float[Tensor, "*rows dim"]:
+        """Normalise every row."""
+        doubled = torch.cat((x, -x), dim=-1)
+        return F.layer_norm(doubled, self._weight.shape, self._weight, None, self._eps)[..., : x.shape[-1]]
+
+    @property
+    def num_bytes(self) -> int:
+        """Memory that the weight takes."""
+        return self._weight.nbytes
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,11 +43,11 @@ class TorchLayer:
     """Pre-norm attention and SwiGLU with residuals."""
 
     spec: ModelSpec
-    attn_norm: Float[Tensor, " hidden"]
+    attn_norm: RMSNorm
     qkv: TorchLinear  # query, key and value heads one after the other
-    qk_norm: Float[Tensor, "heads dim"] | None  # a row for each query head, then for each key head
+    qk_norm: tuple[RMSNorm, RMSNorm] | None  # over each query head, over each key head
     o: TorchLinear
-    mlp_norm: Float[Tensor, " hidden"]
+    mlp_norm: RMSNorm
     gate_up: TorchLinear
     down: TorchLinear
 
@@ -41,21 +55,25 @@ class TorchLayer:
         self, x: Float[Tensor, "nodes hidden"], rope: RopeRows, spans: Sequence[Span], layer: int
     ) -> Float[Tensor, "nodes hidden"]:
         """The residual stream after this layer, the `layer`-th of the cache."""
-        spec = self.spec
-        heads = self.qkv(rms_norm(x, self.attn_norm, spec.norm_eps)).view(x.shape[0], -1, spec.head_dim)
-        turned = heads[:, : spec.num_heads + spec.num_kv_heads]
+        heads = self.qkv(self.attn_norm(x)).view(x.shape[0], -1, self.spec.head_dim)
+        turned = heads[:, : self.spec.num_heads + self.spec.num_kv_heads]
         if self.qk_norm is not None:
-            turned.copy_(rms_norm(turned, self.qk_norm, spec.norm_eps))
+            self._normalise(turned, *self.qk_norm)
         apply_rope(turned, rope)
         x = self.o.add_to(x, attend(heads, spans, layer))
-        gate, up = self.gate_up(rms_norm(x, self.mlp_norm, spec.norm_eps)).chunk(2, dim=-1)
+        gate, up = self.gate_up(self.mlp_norm(x)).chunk(2, dim=-1)
         return self.down.add_to(x, F.silu(gate).mul_(up))
+
+    def _normalise(self, heads: Float[Tensor, "nodes heads dim"], query_norm: RMSNorm, key_norm: RMSNorm) -> None:
+        queries, keys = heads.tensor_split((self.spec.num_heads,), dim=1)
+        queries.copy_(query_norm(queries))
+        keys.copy_(key_norm(keys))
 
     @property
     def num_bytes(self) -> int:
         """Memory that the parameters take."""
-        norms = self.attn_norm.nbytes + self.mlp_norm.nbytes + (0 if self.qk_norm is None else self.qk_norm.nbytes)
-        return norms + sum(linear.num_bytes for linear in (self.qkv, self.o, self.gate_up, self.down))
+        norms = (self.attn_norm, self.mlp_norm, *(self.qk_norm or ()))
+        return sum(part.num_bytes for part in (*norms, self.qkv, self.o, self.gate_up, self.down))
 
 
 class LayerLoader:
@@ -75,11 +93,15 @@ class LayerLoader:
         gate_up = {f"{prefix}gate": spec.intermediate_size, f"{prefix}up": spec.intermediate_size}
         return TorchLayer(
             spec=spec,
-            attn_norm=self.tensor(f"{prefix}attn_norm.weight", (hidden,)),
+            attn_norm=self.norm(f"{prefix}attn_norm", hidden),
             qkv=self._fused(qkv, hidden, has_bias=spec.qkv_bias),
-            qk_norm=self._qk_norm(prefix) if spec.qk_norm else None,
+            qk_norm=(
+                (self.norm(f"{prefix}q_norm", spec.head_dim), self.norm(f"{prefix}k_norm", spec.head_dim))
+                if spec.qk_norm
+                else None
+            ),
             o=self._fused({f"{prefix}o": hidden}, q_width),
-            mlp_norm=self.tensor(f"{prefix}mlp_norm.weight", (hidden,)),
+            mlp_norm=self.norm(f"{prefix}mlp_norm", hidden),
             gate_up=self._fused(gate_up, hidden),
             down=self._fused({f"{prefix}down": hidden}, spec.intermediate_size),
         )
@@ -87,6 +109,10 @@ class LayerLoader:
     def tensor(self, name: str, shape: tuple[int, ...]) -> Tensor:
         """A tensor of the expected shape; no copy if the source's dtype and device are the wanted ones."""
         return self._checked(name, shape).to(self._device, self._dtype)
+
+    def norm(self, name: str, size: int) -> RMSNorm:
+        """The norm `name`."""
+        return RMSNorm(self.tensor(f"{name}.weight", (size,)), self._spec.norm_eps)
 
     def has_tensor(self, name: str) -> bool:
         """Whether the source has it."""
@@ -113,12 +139,6 @@ class LayerLoader:
         for (name, shape), (first, end) in zip(shapes.items(), pairwise(ends), strict=True):
             stacked[first:end].copy_(self._checked(name, shape))
         return stacked
-
-    def _qk_norm(self, prefix: str) -> Float[Tensor, "heads dim"]:
-        spec = self._spec
-        query = self.tensor(f"{prefix}q_norm.weight", (spec.head_dim,))
-        key = self.tensor(f"{prefix}k_norm.weight", (spec.head_dim,))
-        return torch.cat((query.expand(spec.num_heads, -1), key.expand(spec.num_kv_heads, -1)))
 
     def _checked(self, name: str, shape: tuple[int, ...]) -> Tensor:
         if not self._weights.has_tensor(name):

@@ -1,7 +1,7 @@
 """The torch runtime: any device, any floating dtype; the reference that faster runtimes are compared with.
 
-Logits change in their last bits with the width of a pass, even in float32, because a matrix product over one row and over
-eight adds in another order.
+Logits may change in their last bits with the width of a pass, even in float32: attention adds in another order over
+more rows, and so do some matrix products.
 """
 
 from typing import final
@@ -52,5 +52,5 @@ def _usable_device(device: str | torch.device) -> torch.device:
         torch.empty(1, device=resolved)
     except (RuntimeError, AssertionError, NotImplementedError) as error:
         first_line = str(error).partition("\n")[0]
-        raise ConfigError(f"device is {str(device)!r}, which torch cannot use here ({first_line}); cpu always works") from error
+        raise ConfigError(f"device is {str(device)!r}, which torch cannot use here ({first_line}); try cpu") from error
     return resolved

@@ -1,0 +1,156 @@
+// Attention of a block of query heads that share keys and values. Included inside the namespace of one instruction set.
+//
+// What a query gets depends on nothing but its own keys in the order of their positions:
+//   scores    one chain of fused multiply-adds over the dimensions, for each key by itself
+//   maximum   exact in any order
+//   weights   exp of each score by itself; their sum has lane = position % 16, ascending
+//   output    for each dimension one chain of fused multiply-adds over ascending positions, then one product with 1 / sum
+// So neither the tree around a node, nor where prefix and scratch meet, nor the other queries of the block show in it.
+
+// scores[query][key] of the first `num_keys` rows, two blocks of sixteen keys at a time; `packed` is [dim][kCount].
+template <int kCount>
+void score_keys(const AttentionBlock& block, const float* packed, float* scores, std::size_t stride, int num_keys) {
+    const std::size_t block_floats = block.dim * kLanes;
+    const std::size_t num_pairs = round_up(num_keys, 2 * kLanes) / (2 * kLanes);  // regions hold whole pairs
+    for (std::size_t pair = 0; pair < num_pairs; ++pair) {
+        const float* keys = block.keys + 2 * pair * block_floats;
+        Floats low[kCount], high[kCount];
+        FW_UNROLL
+        for (int q = 0; q < kCount; ++q) low[q] = high[q] = splat(0.0f);
+        for (std::size_t d = 0; d < block.dim; ++d) {
+            const Floats key_low = load(keys + d * kLanes), key_high = load(keys + block_floats + d * kLanes);
+            FW_UNROLL
+            for (int q = 0; q < kCount; ++q) {
+                const Floats x = splat(packed[d * kCount + q]);
+                low[q] = fma(x, key_low, low[q]);
+                high[q] = fma(x, key_high, high[q]);
+            }
+        }
+        FW_UNROLL
+        for (int q = 0; q < kCount; ++q) {
+            store(scores + q * stride + 2 * pair * kLanes, low[q]);
+            store(scores + q * stride + (2 * pair + 1) * kLanes, high[q]);
+        }
+    }
+}
+
+template <int kCount>
+void score_queries(const AttentionBlock& block, int first, int num_keys, float* packed, float* scores, std::size_t stride) {
+    for (std::size_t d = 0; d < block.dim; ++d)
+        FW_UNROLL
+        for (int q = 0; q < kCount; ++q) packed[d * kCount + q] = block.queries[first + q][d];
+    score_keys<kCount>(block, packed, scores + first * stride, stride, num_keys);
+}
+
+// Puts the scores of a query's own branch, which lie by row, in the order of their positions. Rows are never before
+// their position and ascend, so this can be done in place.
+inline void order_by_position(float* scores, int chain, int length, const std::int32_t* tail) {
+    for (int position = chain; position < length; ++position) scores[position] = scores[tail[position - chain]];
+}
+
+// Scores become weights e^(score - maximum), zero from `length` to the end of its block; returns their sum.
+inline float weigh(float* scores, int length) {
+    const int padded = static_cast<int>(round_up(length, kLanes));
+    for (int i = length; i < padded; ++i) scores[i] = -__builtin_inff();
+    Floats most = load(scores);
+    for (int i = kLanes; i < padded; i += kLanes) most = max(most, load(scores + i));
+    const Floats maximum = splat(largest(most));
+    Floats total = splat(0.0f);
+    for (int i = 0; i < padded; i += kLanes) {
+        const Floats weight = exp(load(scores + i) - maximum);
+        store(scores + i, weight);
+        total = total + weight;
+    }
+    return sum(total);
+}
+
+// Adds the weighted values of positions [begin, end) to kCount outputs, kVectors * 16 dimensions from `dim_begin`.
+// `rows` names the rows of those positions; null where each is its own row.
+template <int kCount, int kVectors>
+void add_values(const AttentionBlock& block, int first, std::size_t dim_begin, const float* weights, std::size_t stride,
+                int begin, int end, const std::int32_t* rows) {
+    Floats sums[kCount][kVectors];
+    FW_UNROLL
+    for (int q = 0; q < kCount; ++q)
+        FW_UNROLL
+        for (int i = 0; i < kVectors; ++i)
+            sums[q][i] = begin == 0 ? splat(0.0f) : load(block.outputs[first + q] + dim_begin + i * kLanes);
+    for (int position = begin; position < end; ++position) {
+        const std::size_t row = rows ? rows[position - begin] : position;
+        const float* value = block.values + row * block.dim + dim_begin;
+        Floats part[kVectors];
+        FW_UNROLL
+        for (int i = 0; i < kVectors; ++i) part[i] = load(value + i * kLanes);
+        FW_UNROLL
+        for (int q = 0; q < kCount; ++q) {
+            const Floats weight = splat(weights[q * stride + position]);
+            FW_UNROLL
+            for (int i = 0; i < kVectors; ++i) sums[q][i] = fma(weight, part[i], sums[q][i]);
+        }
+    }
+    FW_UNROLL
+    for (int q = 0; q < kCount; ++q)
+        FW_UNROLL
+        for (int i = 0; i < kVectors; ++i) store(block.outputs[first + q] + dim_begin + i * kLanes, sums[q][i]);
+}
+
+template <int kCount>
+void add_values_all_dims(const AttentionBlock& block, int first, const float* weights, std::size_t stride, int begin,
+                         int end, const std::int32_t* rows) {
+    constexpr int kStep = kValueVectors * kLanes;
+    std::size_t d = 0;
+    for (; d + kStep <= block.dim; d += kStep)
+        add_values<kCount, kValueVectors>(block, first, d, weights, stride, begin, end, rows);
+    for (; d < block.dim; d += kLanes) add_values<kCount, 1>(block, first, d, weights, stride, begin, end, rows);
+}
+
+// Outputs of queries [first, first + kCount): the positions all of them share together, then each one's own.
+template <int kCount>
+void value_queries(const AttentionBlock& block, int first, const float* weights, std::size_t stride) {
+    int shared = block.chains[first];
+    for (int q = 1; q < kCount; ++q)
+        if (block.chains[first + q] < shared) shared = block.chains[first + q];
+    add_values_all_dims<kCount>(block, first, weights + first * stride, stride, 0, shared, nullptr);
+    for (int q = first; q < first + kCount; ++q) {
+        const float* own = weights + q * stride;
+        if (shared < block.chains[q]) add_values_all_dims<1>(block, q, own, stride, shared, block.chains[q], nullptr);
+        if (block.chains[q] < block.lengths[q])
+            add_values_all_dims<1>(block, q, own, stride, block.chains[q], block.lengths[q], block.tails[q]);
+    }
+}
+
+// Calls step.template operator()<count>(first) over [0, total) in pieces of at most kMost.
+template <int kMost, typename Step>
+inline void in_pieces(int total, int first, const Step& step) {
+    while (total - first >= kMost) {
+        step.template operator()<kMost>(first);
+        first += kMost;
+    }
+    if constexpr (kMost > 1)
+        if (first < total) in_pieces<kMost - 1>(total, first, step);
+}
+
+void attend(const AttentionBlock& block) {
+    const std::size_t stride = round_up(block.num_rows, 2 * kLanes);
+    float* packed = block.scratch;
+    float* scores = packed + kMaxQueries * block.dim;
+    int num_keys = 0;  // rows whose scores some query needs: all of them where there are branches
+    for (int q = 0; q < block.num_queries; ++q) {
+        const int needed = block.chains[q] < block.lengths[q] ? block.num_rows : block.lengths[q];
+        num_keys = needed > num_keys ? needed : num_keys;
+    }
+    in_pieces<kScoreQueries>(block.num_queries, 0, [&]<int kCount>(int first) {
+        score_queries<kCount>(block, first, num_keys, packed, scores, stride);
+    });
+    float inverses[kMaxQueries];
+    for (int q = 0; q < block.num_queries; ++q) {
+        float* own = scores + q * stride;
+        order_by_position(own, block.chains[q], block.lengths[q], block.tails[q]);
+        inverses[q] = 1.0f / weigh(own, block.lengths[q]);
+    }
+    in_pieces<kValueQueries>(block.num_queries, 0,
+                             [&]<int kCount>(int first) { value_queries<kCount>(block, first, scores, stride); });
+    for (int q = 0; q < block.num_queries; ++q)
+        for (std::size_t d = 0; d < block.dim; d += kLanes)
+            store(block.outputs[q] + d, load(block.outputs[q] + d) * splat(inverses[q]));
+}

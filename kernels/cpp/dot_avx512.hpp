@@ -1,0 +1,32 @@
+// Dot products with AVX-512 VNNI: sixteen outputs times four inputs an instruction.
+
+inline constexpr int kDotTokens = 6;
+
+template <Nibble kNibble>
+inline __m512i load_weights(const std::uint8_t* p) {
+    const __m512i bytes = _mm512_loadu_si512(p);
+    if constexpr (kNibble == Nibble::kLow) return _mm512_and_si512(bytes, _mm512_set1_epi8(15));
+    if constexpr (kNibble == Nibble::kHigh) return _mm512_and_si512(_mm512_srli_epi16(bytes, 4), _mm512_set1_epi8(15));
+    return bytes;
+}
+
+template <Nibble kNibble, int kTokens, int kTiles>
+inline void dot(const std::uint8_t* const (&weights)[kTiles], std::ptrdiff_t ahead, const std::int8_t* x, std::size_t x_stride,
+                int steps, Ints (&sums)[kTokens][kTiles]) {
+    for (int step = 0; step < steps; ++step) {
+        __m512i w[kTiles];
+        FW_UNROLL
+        for (int j = 0; j < kTiles; ++j) {
+            w[j] = load_weights<kNibble>(weights[j] + step * 64);
+            if (ahead) prefetch(weights[j] + step * 64 + ahead);
+        }
+        FW_UNROLL
+        for (int t = 0; t < kTokens; ++t) {
+            std::int32_t four;
+            __builtin_memcpy(&four, x + t * x_stride + step * 4, sizeof four);
+            const __m512i in = _mm512_set1_epi32(four);
+            FW_UNROLL
+            for (int j = 0; j < kTiles; ++j) sums[t][j].v = _mm512_dpbusd_epi32(sums[t][j].v, w[j], in);
+        }
+    }
+}

@@ -1,0 +1,66 @@
+// Builds every kernel for one instruction set. The including file defines FW_ISA (a namespace), FW_NAME and FW_TABLE, and is
+// compiled with the flags of that set; nothing but what is in that namespace may be emitted, or another processor could run it.
+#include <cstddef>
+#include <cstdint>
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+#elif defined(__ARM_FEATURE_DOTPROD)
+#include <arm_neon.h>
+#endif
+
+#include "kernels.hpp"
+
+namespace fw {
+namespace FW_ISA {
+namespace {
+
+#if defined(__AVX512F__)
+#include "vec_avx512.hpp"
+#elif defined(__AVX2__)
+#include "vec_avx2.hpp"
+#else
+#include "vec_scalar.hpp"
+#endif
+#include "vmath.hpp"
+#include "elementwise.hpp"
+#include "attention.hpp"
+#include "draw.hpp"
+#if defined(__AVX512F__)
+#include "dot_avx512.hpp"
+#elif defined(__AVX2__)
+#include "dot_avx2.hpp"
+#else
+#include "dot_portable.hpp"
+#endif
+#include "matmul.hpp"
+#if defined(__AMX_INT8__)
+#include "matmul_amx.hpp"
+
+// Fewer tokens than this leave a tile too empty.
+constexpr int kFewestTileTokens = 3;
+
+void matmul(const Matrix& m, const Activations& x, int num_tokens, int tile_begin, int tile_end, const Output& out,
+            const std::uint8_t* then) {
+    if (m.bits == 8 && num_tokens >= kFewestTileTokens)
+        matmul_by_tiles(m, x, num_tokens, tile_begin, tile_end, out, then);
+    else
+        matmul_by_dots(m, x, num_tokens, tile_begin, tile_end, out, then);
+}
+#else
+void matmul(const Matrix& m, const Activations& x, int num_tokens, int tile_begin, int tile_end, const Output& out,
+            const std::uint8_t* then) {
+    matmul_by_dots(m, x, num_tokens, tile_begin, tile_end, out, then);
+}
+#endif
+
+constexpr Kernels kTable = {FW_NAME, rms_norm,       quantise,    matmul,          rotate, attend,
+                            best_greedy, best_perturbed, log_sum_exp, softmax_weights, gumbel};
+
+}  // namespace
+}  // namespace FW_ISA
+
+extern const Kernels* const FW_TABLE;
+const Kernels* const FW_TABLE = &FW_ISA::kTable;
+
+}  // namespace fw

@@ -1,0 +1,154 @@
+#include "kv_cache.hpp"
+
+#include <cstring>
+#include <stdexcept>
+#include <string>
+
+namespace fw {
+namespace {
+
+constexpr std::size_t kRowStep = 64;  // capacities are multiples of this
+constexpr std::size_t kHugeRows = 2048;  // longer regions are often not filled
+
+// Keys lie with sixteen positions side by side.
+inline std::size_t key_offset(std::size_t row, std::size_t dim) { return row / kLanes * kLanes * dim + row % kLanes; }
+
+[[noreturn]] void refuse(const std::string& message) { throw std::invalid_argument(message); }
+
+}  // namespace
+
+KvRegion::KvRegion(int num_layers, int num_heads, std::size_t dim, std::size_t capacity)
+    : num_layers_(num_layers),
+      num_heads_(num_heads),
+      dim_(dim),
+      capacity_(round_up(capacity, kRowStep)),
+      memory_(2 * static_cast<std::size_t>(num_layers) * num_heads * capacity_ * dim * sizeof(float),
+              capacity_ <= kHugeRows ? Pages::kHuge : Pages::kSmall) {}
+
+void KvRegion::place(int layer, int head, std::size_t row, const float* key, const float* value) {
+    float* column = keys(layer, head) + key_offset(row, dim_);
+    for (std::size_t d = 0; d < dim_; ++d) column[d * kLanes] = key[d];
+    std::memcpy(values(layer, head) + row * dim_, value, dim_ * sizeof(float));
+}
+
+void KvRegion::move_row(std::size_t from, std::size_t to) {
+    for (int layer = 0; layer < num_layers_; ++layer)
+        for (int head = 0; head < num_heads_; ++head) {
+            const float* source = keys(layer, head) + key_offset(from, dim_);
+            float* target = keys(layer, head) + key_offset(to, dim_);
+            for (std::size_t d = 0; d < dim_; ++d) target[d * kLanes] = source[d * kLanes];
+            std::memcpy(values(layer, head) + to * dim_, values(layer, head) + from * dim_, dim_ * sizeof(float));
+        }
+}
+
+void KvRegion::grow(std::size_t capacity) {
+    KvRegion larger(num_layers_, num_heads_, dim_, capacity);
+    for (int layer = 0; layer < num_layers_; ++layer)
+        for (int head = 0; head < num_heads_; ++head) {
+            const std::size_t held = capacity_ * dim_ * sizeof(float);
+            std::memcpy(larger.keys(layer, head), keys(layer, head), held);
+            std::memcpy(larger.values(layer, head), values(layer, head), held);
+        }
+    larger.length = length;
+    *this = std::move(larger);
+}
+
+void KvRegion::copy_out(std::size_t num_rows, std::size_t head_dim, float* keys_out, float* values_out) const {
+    for (int layer = 0; layer < num_layers_; ++layer)
+        for (int head = 0; head < num_heads_; ++head)
+            for (std::size_t row = 0; row < num_rows; ++row) {
+                const float* column = keys(layer, head) + key_offset(row, dim_);
+                const float* value = values(layer, head) + row * dim_;
+                for (std::size_t d = 0; d < head_dim; ++d) {
+                    *keys_out++ = column[d * kLanes];
+                    *values_out++ = value[d];
+                }
+            }
+}
+
+KvCache::KvCache(int num_layers, int num_heads, int head_dim)
+    : num_layers_(num_layers), num_heads_(num_heads), head_dim_(head_dim) {}
+
+KvRegion& KvCache::region(int slot) {
+    if (slot < 0 || slot >= static_cast<int>(regions_.size()) || !regions_[slot])
+        refuse("slot " + std::to_string(slot) + " is not open");
+    return *regions_[slot];
+}
+
+int KvCache::open(std::int64_t capacity) {
+    const std::lock_guard lock(mutex);
+    if (capacity < 0) refuse("capacity is " + std::to_string(capacity) + "; allowed: 0 or above");
+    auto region = std::make_unique<KvRegion>(num_layers_, num_heads_, padded_dim(), static_cast<std::size_t>(capacity));
+    for (std::size_t slot = 0; slot < regions_.size(); ++slot)
+        if (!regions_[slot]) {
+            regions_[slot] = std::move(region);
+            return static_cast<int>(slot);
+        }
+    regions_.push_back(std::move(region));
+    return static_cast<int>(regions_.size()) - 1;
+}
+
+void KvCache::close(int slot) {
+    const std::lock_guard lock(mutex);
+    region(slot);
+    regions_[slot].reset();
+}
+
+void KvCache::reserve(int slot, std::int64_t capacity) {
+    const std::lock_guard lock(mutex);
+    KvRegion& held = region(slot);
+    const std::size_t wanted = static_cast<std::size_t>(capacity < 0 ? 0 : capacity);
+    // Grow by half at least, so that many small steps copy each row a constant number of times.
+    if (wanted > held.capacity()) held.grow(wanted > held.capacity() * 3 / 2 ? wanted : held.capacity() * 3 / 2);
+}
+
+std::int64_t KvCache::length(int slot) {
+    const std::lock_guard lock(mutex);
+    return static_cast<std::int64_t>(region(slot).length);
+}
+
+void KvCache::commit(int slot, const std::vector<std::int64_t>& path) {
+    const std::lock_guard lock(mutex);
+    KvRegion& held = region(slot);
+    std::int64_t before = -1;
+    for (const std::int64_t node : path) {
+        if (node <= before || held.length + static_cast<std::size_t>(node) >= held.capacity())
+            refuse("a path must ascend and lie within the region; node " + std::to_string(node) + " does not");
+        before = node;
+    }
+    const std::size_t first = held.length;
+    for (std::size_t i = 0; i < path.size(); ++i)
+        if (static_cast<std::size_t>(path[i]) != i) held.move_row(first + static_cast<std::size_t>(path[i]), first + i);
+    held.length = first + path.size();
+}
+
+void KvCache::truncate(int slot, std::int64_t length) {
+    const std::lock_guard lock(mutex);
+    KvRegion& held = region(slot);
+    if (length < 0 || static_cast<std::size_t>(length) > held.length)
+        refuse("length is " + std::to_string(length) + "; allowed: 0 to " + std::to_string(held.length));
+    held.length = static_cast<std::size_t>(length);
+}
+
+void KvCache::copy_out(int slot, float* keys, float* values) {
+    const std::lock_guard lock(mutex);
+    const KvRegion& held = region(slot);
+    held.copy_out(held.length, static_cast<std::size_t>(head_dim_), keys, values);
+}
+
+int KvCache::num_open() {
+    const std::lock_guard lock(mutex);
+    int count = 0;
+    for (const auto& held : regions_) count += held != nullptr;
+    return count;
+}
+
+std::size_t KvCache::num_bytes() {
+    const std::lock_guard lock(mutex);
+    std::size_t total = 0;
+    for (const auto& held : regions_)
+        if (held) total += held->num_bytes();
+    return total;
+}
+
+}  // namespace fw

@@ -1,0 +1,66 @@
+// Keys and values of many requests, one region each, all layers and key-value heads of a request in one block of memory.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "kernels.hpp"
+#include "memory.hpp"
+
+namespace fw {
+
+// Of one layer and key-value head: keys [capacity / 16][dim][16], then values [capacity][dim].
+class KvRegion {
+public:
+    KvRegion(int num_layers, int num_heads, std::size_t dim, std::size_t capacity);
+
+    float* keys(int layer, int head) const { return memory_.as<float>() + index(layer, head) * 2 * capacity_ * dim_; }
+    float* values(int layer, int head) const { return keys(layer, head) + capacity_ * dim_; }
+    // Writes the key and value of one row.
+    void place(int layer, int head, std::size_t row, const float* key, const float* value);
+    void move_row(std::size_t from, std::size_t to);
+    void grow(std::size_t capacity);
+    void copy_out(std::size_t num_rows, std::size_t head_dim, float* keys_out, float* values_out) const;
+
+    std::size_t capacity() const { return capacity_; }
+    std::size_t num_bytes() const { return memory_.size(); }
+    std::size_t length = 0;  // committed rows
+
+private:
+    std::size_t index(int layer, int head) const { return static_cast<std::size_t>(layer) * num_heads_ + head; }
+    int num_layers_, num_heads_;
+    std::size_t dim_, capacity_;
+    Buffer memory_;
+};
+
+// Methods throw std::invalid_argument for slots that are not open and rows that do not exist.
+class KvCache {
+public:
+    KvCache(int num_layers, int num_heads, int head_dim);
+
+    int open(std::int64_t capacity);
+    void close(int slot);
+    void reserve(int slot, std::int64_t capacity);
+    std::int64_t length(int slot);
+    void commit(int slot, const std::vector<std::int64_t>& path);
+    void truncate(int slot, std::int64_t length);
+    void copy_out(int slot, float* keys, float* values);
+    int num_open();
+    std::size_t num_bytes();
+
+    int num_layers() const { return num_layers_; }
+    int num_heads() const { return num_heads_; }
+    int head_dim() const { return head_dim_; }
+    std::size_t padded_dim() const { return round_up(static_cast<std::size_t>(head_dim_), kLanes); }
+    // The caller holds `mutex` for as long as it uses the region.
+    KvRegion& region(int slot);
+    std::mutex mutex;
+
+private:
+    int num_layers_, num_heads_, head_dim_;
+    std::vector<std::unique_ptr<KvRegion>> regions_;
+};
+
+}  // namespace fw

@@ -1,0 +1,150 @@
+// Products of quantised activations and packed weights: the part all instruction sets share. Included inside the namespace of
+// one of them, after its dot products:
+//
+//   template <Nibble, kTokens, kTiles> void dot(weights[kTiles], ahead, x, x_stride, steps, sums[kTokens][kTiles])
+//       adds, for `steps` times four inputs, unsigned weights times signed activations to 16 int32 sums; exact;
+//       asks for the cache lines `ahead` bytes further on (0: none)
+//   kDotTokens   tokens that share a load of weights
+//
+// Integer sums are exact; what follows them is one fused multiply-add a group, groups ascending, on every path:
+//   int8   y = scale * (sum over groups of x_scale * dot)                    weight = scale * (byte - 128)
+//   int4   y = sum over groups, halves of x_scale * (scale * dot + minimum * sum of x)    weight = scale * nibble + minimum
+
+inline void finish(const Output& out, int token, int tile, Floats value) {
+    float* at = out.rows + static_cast<std::size_t>(token) * out.stride + static_cast<std::size_t>(tile - out.first_tile) * kLanes;
+    store(at, out.into == Into::kAdd ? load(at) + value : value);
+}
+
+inline void finish_pair(const Output& out, int token, int tile, Floats first, Floats second) {
+    if (out.into == Into::kSwiglu) {
+        float* row = out.rows + static_cast<std::size_t>(token) * out.stride;
+        store(row + static_cast<std::size_t>((tile - out.first_tile) / 2) * kLanes, silu(first) * second);
+        return;
+    }
+    finish(out, token, tile, first);
+    finish(out, token, tile + 1, second);
+}
+
+template <int kTokens, int kTiles>
+inline void finish_tiles(const Matrix& m, const Output& out, int token, int tile, const Floats (&totals)[kTokens][kTiles],
+                         int num_tokens = kTokens) {
+    for (int t = 0; t < num_tokens; ++t) {
+        Floats value[kTiles];
+        FW_UNROLL
+        for (int j = 0; j < kTiles; ++j) {
+            const std::size_t column = static_cast<std::size_t>(tile + j) * kLanes;
+            value[j] = totals[t][j];
+            if (m.scales) value[j] = value[j] * load(m.scales + column);
+            if (m.bias) value[j] = value[j] + load(m.bias + column);
+        }
+        if constexpr (kTiles == 2)
+            finish_pair(out, token + t, tile, value[0], value[1]);
+        else
+            finish(out, token + t, tile, value[0]);
+    }
+}
+
+template <int kTokens, int kTiles>
+void product_int8(const Matrix& m, const Activations& x, int token, int tile, const Output& out, std::ptrdiff_t ahead) {
+    const std::uint8_t* weights[kTiles];
+    FW_UNROLL
+    for (int j = 0; j < kTiles; ++j) weights[j] = m.tiles + (tile + j) * m.tile_bytes();
+    Floats totals[kTokens][kTiles];
+    FW_UNROLL
+    for (int t = 0; t < kTokens; ++t)
+        FW_UNROLL
+        for (int j = 0; j < kTiles; ++j) totals[t][j] = splat(0.0f);
+    for (std::size_t group = 0; group < x.num_groups; ++group) {
+        Ints sums[kTokens][kTiles];
+        FW_UNROLL
+        for (int t = 0; t < kTokens; ++t) {
+            const Ints start = splat(x.sums[x.sum_index(token + t, group, 2)]);  // (byte - 128) x = byte x - 128 x
+            FW_UNROLL
+            for (int j = 0; j < kTiles; ++j) sums[t][j] = start;
+        }
+        dot<Nibble::kNone, kTokens, kTiles>(weights, ahead, x.row(token) + group * kGroup, x.width, kGroup / 4, sums);
+        FW_UNROLL
+        for (int j = 0; j < kTiles; ++j) weights[j] += kGroup * kLanes;
+        FW_UNROLL
+        for (int t = 0; t < kTokens; ++t) {
+            const Floats scale = splat(x.scales[x.scale_index(token + t, group)]);
+            FW_UNROLL
+            for (int j = 0; j < kTiles; ++j) totals[t][j] = fma(to_floats(sums[t][j]), scale, totals[t][j]);
+        }
+    }
+    finish_tiles<kTokens, kTiles>(m, out, token, tile, totals);
+}
+
+template <Nibble kHalf, int kTokens, int kTiles>
+inline void add_int4_half(const Matrix& m, const Activations& x, int token, int tile, std::size_t group,
+                          const std::uint8_t* const (&weights)[kTiles], std::ptrdiff_t ahead, Floats (&totals)[kTokens][kTiles]) {
+    constexpr int kIndex = kHalf == Nibble::kLow ? 0 : 1;
+    Ints sums[kTokens][kTiles];
+    FW_UNROLL
+    for (int t = 0; t < kTokens; ++t)
+        FW_UNROLL
+        for (int j = 0; j < kTiles; ++j) sums[t][j] = splat(0);
+    const std::int8_t* in = x.row(token) + group * kGroup + kIndex * kSubgroup;
+    dot<kHalf, kTokens, kTiles>(weights, ahead, in, x.width, kSubgroup / 4, sums);
+    FW_UNROLL
+    for (int j = 0; j < kTiles; ++j) {
+        const std::size_t subgroup = (tile + j) * 2 * x.num_groups + 2 * group + kIndex;
+        const Floats scale = load_halves(m.half_scales + subgroup * 2 * kLanes);
+        const Floats minimum = load_halves(m.half_scales + subgroup * 2 * kLanes + kLanes);
+        FW_UNROLL
+        for (int t = 0; t < kTokens; ++t) {
+            const Floats sum_x = splat(static_cast<float>(x.sums[x.sum_index(token + t, group, kIndex)]));
+            const Floats part = fma(minimum, sum_x, to_floats(sums[t][j]) * scale);
+            totals[t][j] = fma(part, splat(x.scales[x.scale_index(token + t, group)]), totals[t][j]);
+        }
+    }
+}
+
+template <int kTokens, int kTiles>
+void product_int4(const Matrix& m, const Activations& x, int token, int tile, const Output& out, std::ptrdiff_t ahead) {
+    const std::uint8_t* weights[kTiles];
+    FW_UNROLL
+    for (int j = 0; j < kTiles; ++j) weights[j] = m.tiles + (tile + j) * m.tile_bytes();
+    Floats totals[kTokens][kTiles];
+    FW_UNROLL
+    for (int t = 0; t < kTokens; ++t)
+        FW_UNROLL
+        for (int j = 0; j < kTiles; ++j) totals[t][j] = splat(0.0f);
+    for (std::size_t group = 0; group < x.num_groups; ++group) {
+        add_int4_half<Nibble::kLow, kTokens, kTiles>(m, x, token, tile, group, weights, ahead, totals);
+        add_int4_half<Nibble::kHigh, kTokens, kTiles>(m, x, token, tile, group, weights, 0, totals);
+        FW_UNROLL
+        for (int j = 0; j < kTiles; ++j) weights[j] += kGroup * kLanes / 2;
+    }
+    finish_tiles<kTokens, kTiles>(m, out, token, tile, totals);
+}
+
+// From a tile to what this thread reads after this one and its pair: the next pair, or what comes `then`.
+inline std::ptrdiff_t distance_ahead(const Matrix& m, int tile, int num_tiles, int tile_end, const std::uint8_t* then) {
+    if (tile + 2 * num_tiles <= tile_end) return static_cast<std::ptrdiff_t>(num_tiles * m.tile_bytes());
+    return then ? then - (m.tiles + tile * m.tile_bytes()) : 0;
+}
+
+// All tokens against one or two tiles, so that weights come from memory once.
+template <int kTiles>
+inline void product_tiles(const Matrix& m, const Activations& x, int num_tokens, int tile, const Output& out,
+                          std::ptrdiff_t ahead) {
+    for (int block = 0; block < num_tokens; block += kBlock) {
+        const int left = num_tokens - block < kBlock ? num_tokens - block : kBlock;
+        in_pieces<kDotTokens>(left, 0, [&]<int kTokens>(int first) {
+            const std::ptrdiff_t once = block + first == 0 ? ahead : 0;
+            if (m.bits == 4)
+                product_int4<kTokens, kTiles>(m, x, block + first, tile, out, once);
+            else
+                product_int8<kTokens, kTiles>(m, x, block + first, tile, out, once);
+        });
+    }
+}
+
+void matmul_by_dots(const Matrix& m, const Activations& x, int num_tokens, int tile_begin, int tile_end, const Output& out,
+                    const std::uint8_t* then) {
+    int tile = tile_begin;
+    for (; tile + 2 <= tile_end; tile += 2)
+        product_tiles<2>(m, x, num_tokens, tile, out, distance_ahead(m, tile, 2, tile_end, then));
+    if (tile < tile_end) product_tiles<1>(m, x, num_tokens, tile, out, 0);
+}

@@ -1,0 +1,33 @@
+// Draws that need a whole row of logits: truncation (top-k, top-p, min-p) and the likeliest tokens.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "decoder.hpp"
+
+namespace fw {
+
+// Memory of one thread for one row at a time.
+struct RowScratch {
+    std::vector<float> scores, kept, weights;
+    std::vector<std::int32_t> ids;
+};
+
+// The token that `foreword.sampling.warp.draw` would draw, up to the rounding of sums in its top-p.
+std::int32_t draw_truncated(const Kernels& kernels, const float* logits, std::size_t vocab, const DrawSpec& draw, RowScratch& scratch);
+
+// The `count` likeliest tokens, likeliest first, equal ones by id; log-probabilities are raw.
+void name_likeliest(const Kernels& kernels, const float* logits, std::size_t vocab, int count, std::int32_t* ids, float* logprobs,
+                    RowScratch& scratch);
+
+Noise noise_of(const DrawSpec& draw);
+Best no_best();
+// Score and token of the best lane; equal ones by id.
+struct Drawn {
+    float score;
+    std::int32_t id;
+};
+Drawn best_lane(const Best& best);
+
+}  // namespace fw

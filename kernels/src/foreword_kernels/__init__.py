@@ -1,0 +1,42 @@
+"""CPU kernels of foreword: a batch-invariant int8 and int4 transformer decoder.
+
+`foreword.runtime.native_runtime` is the way to use them; this package holds no policy.
+"""
+
+from foreword_kernels._native import (
+    GROUP,
+    LANES,
+    Decoder,
+    KvCache,
+    Matrix,
+    Projection,
+    Shape,
+    ThreadPool,
+    WeightBytes,
+    Weights,
+    available_isas,
+    gumbel,
+    matrix,
+    pack_int4,
+    pack_int8,
+    read_bandwidth,
+)
+
+__all__ = [
+    "GROUP",
+    "LANES",
+    "Decoder",
+    "KvCache",
+    "Matrix",
+    "Projection",
+    "Shape",
+    "ThreadPool",
+    "WeightBytes",
+    "Weights",
+    "available_isas",
+    "gumbel",
+    "matrix",
+    "pack_int4",
+    "pack_int8",
+    "read_bandwidth",
+]

@@ -1,0 +1,126 @@
+"""From a model's weights to a native decoder: through the cache of packed weights, or in memory where it cannot be written."""
+
+import io
+import logging
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from foreword.config import ModelSpec
+from foreword.errors import CapacityError, CheckpointError
+from foreword.runtime.base import WeightSource
+from foreword.runtime.native_weights import MatrixPacker, PackedHeader, PackedMatrix, Packer, cache_path, read_header, write_packed
+from foreword.runtime.torch_rope import inverse_frequencies
+
+logger = logging.getLogger(__name__)
+
+_BYTES_A_WEIGHT = {"int8": 1.01, "int4": 0.63}
+
+
+def load_decoder(
+    kernels: ModuleType, spec: ModelSpec, weights: WeightSource, dtype: str, cache_dir: Path, pool: Any, isa: str
+) -> tuple[Any, int]:
+    """A decoder and the bytes its weights take."""
+    check_memory(spec, dtype, available_bytes())
+    data, header = _packed(kernels, spec, weights, dtype, cache_dir)
+    builder = kernels.Weights()
+    matrices = {name: _matrix(kernels, data, header.matrix(name)) for name in header.matrices}
+    for layer in range(spec.num_layers):
+        _add_layer(builder, data, spec, header, matrices, f"layers.{layer}.")
+    if "embed" in header.vectors:
+        builder.set_embedding(data, header.vectors["embed"], spec.vocab_size * spec.hidden_size)
+    if "norm" in header.vectors:
+        builder.set_final_norm(data, header.vectors["norm"], -(-spec.hidden_size // 64) * 64)
+    if "head" in matrices:
+        builder.set_head(data, matrices["head"])
+    return kernels.Decoder(_shape(kernels, spec), builder, pool, isa), header.hot_end - header.hot_begin
+
+
+def pack_projection(kernels: ModuleType, weight: Tensor, bias: Tensor | None, pool: Any, isa: str) -> Any:
+    """A packed linear map in memory."""
+    num_outputs, num_inputs = weight.shape
+    file = io.BytesIO()
+    place = MatrixPacker(file).write("map", weight.detach(), -(-num_inputs // 64) * 64, None if bias is None else bias.detach())
+    data = kernels.WeightBytes.from_memory(np.frombuffer(file.getbuffer(), dtype=np.uint8))
+    matrix = _matrix(kernels, data, place)
+    return kernels.Projection(data, matrix, num_inputs, num_outputs, pool, isa)
+
+
+def check_memory(spec: ModelSpec, dtype: str, available: int | None) -> None:
+    """`CapacityError` if the streamed weights do not fit in what is free."""
+    needed = int(spec.num_streamed_parameters * _BYTES_A_WEIGHT[dtype])
+    if available is not None and needed > available:
+        raise CapacityError(
+            f"the model's {dtype} weights take {needed / 1e9:.1f} GB and {available / 1e9:.1f} GB of memory are free; "
+            f"close other programs, take a smaller model{' or --dtype int4' if dtype == 'int8' else ''}"
+        )
+
+
+def available_bytes(meminfo: Path = Path("/proc/meminfo"), cgroup: Path = Path("/sys/fs/cgroup")) -> int | None:
+    """Memory that can still be taken, within the container's limit; None where the system does not say."""
+    free = []
+    try:
+        fields = dict(line.split(":", 1) for line in meminfo.read_text().splitlines())
+        free.append(int(fields["MemAvailable"].split()[0]) * 1024)
+    except (OSError, KeyError, ValueError):
+        pass
+    try:
+        free.append(int((cgroup / "memory.max").read_text()) - int((cgroup / "memory.current").read_text()))
+    except (OSError, ValueError):
+        pass
+    return min(free, default=None)
+
+
+def _packed(kernels: ModuleType, spec: ModelSpec, weights: WeightSource, dtype: str, cache_dir: Path) -> tuple[Any, PackedHeader]:
+    path = cache_path(cache_dir, spec, weights, dtype)
+    if path.is_file():
+        try:
+            return _open(kernels, path)
+        except CheckpointError as error:
+            logger.warning("packing again: %s", error)
+    try:
+        write_packed(path, spec, weights, dtype)
+        return _open(kernels, path)
+    except CheckpointError:
+        raise
+    except OSError as error:
+        logger.warning("cannot keep packed weights in %s (%s); packing at every load", cache_dir, error)
+    file = io.BytesIO()
+    header = Packer(file, spec, weights, dtype).write_all()
+    return kernels.WeightBytes.from_memory(np.frombuffer(file.getbuffer(), dtype=np.uint8)), header
+
+
+def _open(kernels: ModuleType, path: Path) -> tuple[Any, PackedHeader]:
+    header = read_header(path)
+    return kernels.WeightBytes(str(path), header.hot_begin, header.hot_end), header
+
+
+def _matrix(kernels: ModuleType, data: Any, place: PackedMatrix) -> Any:
+    return kernels.matrix(data, place.tiles, place.scales, place.bias, place.width, place.num_tiles, place.bits)
+
+
+def _add_layer(builder: Any, data: Any, spec: ModelSpec, header: PackedHeader, matrices: dict[str, Any], prefix: str) -> None:
+    vectors = header.vectors
+    builder.add_layer(
+        data,
+        vectors.get(prefix + "attn_norm"),
+        vectors.get(prefix + "mlp_norm"),
+        -(-spec.hidden_size // 64) * 64,
+        vectors.get(prefix + "q_norm"),
+        vectors.get(prefix + "k_norm"),
+        -(-spec.head_dim // 16) * 16,
+        *(matrices[prefix + name] for name in ("qkv", "o", "gate_up", "down")),
+    )
+
+
+def _shape(kernels: ModuleType, spec: ModelSpec) -> Any:
+    shape = kernels.Shape()
+    shape.hidden, shape.intermediate, shape.num_layers = spec.hidden_size, spec.intermediate_size, spec.num_layers
+    shape.num_heads, shape.num_kv_heads, shape.head_dim = spec.num_heads, spec.num_kv_heads, spec.head_dim
+    shape.vocab, shape.norm_eps = spec.vocab_size, spec.norm_eps
+    shape.inverse_frequencies = inverse_frequencies(spec.rope, spec.head_dim, torch.device("cpu")).tolist()
+    return shape

@@ -1,0 +1,230 @@
+"""The CPU runtime: int8 or int4 weights on the C++ kernels of `foreword-kernels`.
+
+A whole pass is one call. It is bitwise batch-invariant: a token's logits have the same bits whatever shares the pass, however a
+prompt is cut in chunks, and on any number of threads.
+"""
+
+import logging
+from collections.abc import Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import Any, final
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from foreword.config import ModelSpec
+from foreword.errors import ConfigError, KernelError
+from foreword.runtime.base import Draw, KVCache, Need, PassOutput, WeightSource
+from foreword.runtime.native_load import load_decoder, pack_projection
+from foreword.runtime.native_threads import default_threads
+from foreword.runtime.native_weights import check_dtype, default_cache_dir
+from foreword.tree.pack import PackedBatch
+
+logger = logging.getLogger(__name__)
+
+_NO_NODES = np.zeros(0, dtype=np.int32)
+
+
+def load_kernels() -> ModuleType:
+    """The compiled package; `KernelError` with the reason where there is none."""
+    try:
+        import foreword_kernels  # pyright: ignore[reportMissingImports]
+    except ImportError as error:
+        raise KernelError(
+            f"the native runtime needs the package foreword-kernels, which does not load here: {error}; "
+            "build it with `pip install ./kernels` (it needs a C++ compiler), or use the torch runtime"
+        ) from error
+    return foreword_kernels
+
+
+@final
+class NativeRuntime:
+    """Decoders and projections that share one pool of threads.
+
+    `isa` forces an instruction set (tests do); "auto" takes the fastest this processor has. `cache_dir` keeps packed weights
+    (the user's cache folder by default).
+    """
+
+    name = "native"
+
+    def __init__(
+        self, dtype: str = "int8", threads: int | None = None, cache_dir: Path | str | None = None, isa: str = "auto"
+    ) -> None:
+        check_dtype(dtype)
+        if threads is not None and threads < 1:
+            raise ConfigError(f"threads is {threads}; allowed: 1 or above, or None for the physical cores")
+        self._kernels = load_kernels()
+        names = self._kernels.available_isas()
+        if isa != "auto" and isa not in names:
+            raise KernelError(f"the instruction set {isa!r} does not run here; allowed: auto, {', '.join(names)}")
+        self.isa = names[0] if isa == "auto" else isa
+        self.dtype = dtype
+        self.threads = threads or default_threads()
+        self._cache_dir = Path(cache_dir) if cache_dir is not None else default_cache_dir()
+        self._pool = self._kernels.ThreadPool(self.threads)
+
+    def decoder(self, spec: ModelSpec, weights: WeightSource) -> "NativeDecoder":
+        """Build a decoder. The first time its weights are quantised and kept in the cache.
+
+        Raises:
+            CapacityError: it does not fit in memory.
+            CheckpointError: a tensor is missing, has another shape, or holds NaN or infinity.
+        """
+        built, num_bytes = load_decoder(self._kernels, spec, weights, self.dtype, self._cache_dir, self._pool, self.isa)
+        return NativeDecoder(self._kernels, spec, built, num_bytes)
+
+    def projection(self, weight: Float[Tensor, "out in"], bias: Float[Tensor, " out"] | None = None) -> "NativeProjection":
+        """Build a linear map (always int8)."""
+        return NativeProjection(pack_projection(self._kernels, weight, bias, self._pool, self.isa), weight.shape[0])
+
+
+@final
+class NativeKVCache:
+    """Float32 keys and values; one region a request."""
+
+    def __init__(self, kernels: ModuleType, spec: ModelSpec) -> None:
+        self._spec = spec
+        self.handle = kernels.KvCache(spec.num_layers, spec.num_kv_heads, spec.head_dim)
+
+    def open(self, capacity: int) -> int:
+        """Reserve a region of at least `capacity` rows; returns its slot."""
+        return self.handle.open(capacity)
+
+    def close(self, slot: int) -> None:
+        """Free the region."""
+        self.handle.close(slot)
+
+    def reserve(self, slot: int, capacity: int) -> None:
+        """Make the region at least `capacity` rows long, keeping what it holds."""
+        self.handle.reserve(slot, capacity)
+
+    def length(self, slot: int) -> int:
+        """Committed positions."""
+        return self.handle.length(slot)
+
+    def commit(self, slot: int, path: Sequence[int]) -> None:
+        """Keep the scratch rows `path` (ascending node numbers), in that order; drop the rest."""
+        self.handle.commit(slot, list(path))
+
+    def truncate(self, slot: int, length: int) -> None:
+        """Forget committed positions from `length` on."""
+        self.handle.truncate(slot, length)
+
+    def rows(self, slot: int) -> tuple[Float[Tensor, "layers kv_heads len dim"], Float[Tensor, "layers kv_heads len dim"]]:
+        """Copies of the committed keys and values."""
+        shape = (self._spec.num_layers, self._spec.num_kv_heads, self.length(slot), self._spec.head_dim)
+        keys, values = torch.empty(shape), torch.empty(shape)
+        self.handle.copy_out(slot, keys.numpy(), values.numpy())
+        return keys, values
+
+    @property
+    def num_open(self) -> int:
+        """Regions in use."""
+        return self.handle.num_open
+
+    @property
+    def num_bytes(self) -> int:
+        """Memory that the regions take."""
+        return self.handle.num_bytes
+
+
+@final
+class NativeDecoder:
+    """A stack of layers; `forward` is one call of the kernels, which release the interpreter's lock."""
+
+    def __init__(self, kernels: ModuleType, spec: ModelSpec, handle: Any, num_bytes: int) -> None:
+        self._kernels, self.spec, self._handle, self.num_weight_bytes = kernels, spec, handle, num_bytes
+
+    def new_cache(self) -> NativeKVCache:
+        """An empty cache of this decoder's shape."""
+        return NativeKVCache(self._kernels, self.spec)
+
+    def forward(
+        self, batch: PackedBatch, cache: KVCache, need: Need, inputs: Float[Tensor, "nodes hidden"] | None = None
+    ) -> PassOutput:
+        """Run all nodes of all requests through the layers; leaves their keys and values in the cache's scratch."""
+        if not isinstance(cache, NativeKVCache):
+            raise ConfigError(f"the native runtime cannot use a {type(cache).__name__}; take the decoder's new_cache()")
+        out = _allocate(need, batch.num_nodes, self.spec)
+        choices = np.empty(len(need.draws), dtype=np.int32)
+        try:
+            self._handle.forward(
+                cache.handle,
+                batch.token_ids,
+                batch.parents,
+                batch.positions,
+                _ints(batch.starts),
+                _ints(batch.kv_lens),
+                _ints(batch.slots),
+                None if inputs is None else inputs.detach().float().contiguous().numpy(),
+                *_draw_columns(need.draws),
+                choices,
+                _ints(need.logits),
+                _array(out.logits),
+                _ints(need.top_nodes if need.top_k else ()),
+                need.top_k,
+                _array(out.top_ids),
+                _array(out.top_logprobs),
+                _ints(need.taps),
+                _array(out.taps),
+                _array(out.hidden),
+            )
+        except ValueError as error:
+            raise KernelError(f"the pass was refused: {error}") from error
+        if out.top_ids is not None:
+            out.top_ids = out.top_ids.long()
+        out.choices = choices.tolist()
+        return out
+
+
+@final
+class NativeProjection:
+    """A linear map."""
+
+    def __init__(self, handle: Any, num_outputs: int) -> None:
+        self._handle, self._num_outputs = handle, num_outputs
+
+    def __call__(self, inputs: Float[Tensor, "n in"]) -> Float[Tensor, "n out"]:
+        """Apply it."""
+        outputs = torch.empty(inputs.shape[0], self._num_outputs)
+        self._handle.apply(inputs.detach().float().contiguous().numpy(), outputs.numpy())
+        return outputs
+
+
+def _allocate(need: Need, num_nodes: int, spec: ModelSpec) -> PassOutput:
+    """Memory for what the pass must hand back."""
+    out = PassOutput()
+    if need.logits:
+        out.logits = torch.empty(len(need.logits), spec.vocab_size)
+    if need.top_k and need.top_nodes:
+        out.top_ids = torch.empty(len(need.top_nodes), need.top_k, dtype=torch.int32)
+        out.top_logprobs = torch.empty(len(need.top_nodes), need.top_k)
+    if need.taps:
+        out.taps = torch.empty(num_nodes, len(need.taps), spec.hidden_size)
+    if need.hidden:
+        out.hidden = torch.empty(num_nodes, spec.hidden_size)
+    return out
+
+
+def _draw_columns(draws: Sequence[Draw]) -> tuple[np.ndarray, ...]:
+    """Nodes, temperatures, top_k, top_p, min_p and row keys of the draws."""
+    warps = [draw.warp for draw in draws]
+    return (
+        np.array([draw.node for draw in draws], dtype=np.int32),
+        np.array([warp.temperature for warp in warps], dtype=np.float64),
+        np.array([warp.top_k for warp in warps], dtype=np.int32),
+        np.array([warp.top_p for warp in warps], dtype=np.float64),
+        np.array([warp.min_p for warp in warps], dtype=np.float64),
+        np.array([draw.key & 0xFFFFFFFFFFFFFFFF for draw in draws], dtype=np.uint64),
+    )
+
+
+def _ints(values: Sequence[int]) -> np.ndarray:
+    return np.array(values, dtype=np.int32) if len(values) else _NO_NODES
+
+
+def _array(tensor: Tensor | None) -> np.ndarray | None:
+    return None if tensor is None else tensor.numpy()

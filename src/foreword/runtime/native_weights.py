@@ -1,0 +1,294 @@
+"""Weights as the native kernels read them: quantised, packed, cached on disk.
+
+    <cache_dir>/native/<key>.fwk
+
+    8 bytes     length of the header
+    header      JSON: format version, where the streamed part lies, {name: {offset, ...}}
+    embedding   bfloat16 rows: memory-mapped, only rows that are used take memory
+    streamed    everything else, in the order a pass reads it
+
+The key is a hash of the checkpoint's fingerprint, the format's version and all that shapes the layout. A file appears under its
+name only when it is whole (written aside, then renamed), so two processes at once are safe: the last one wins, both are right.
+"""
+
+import hashlib
+import json
+import logging
+import os
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from foreword.config import ModelSpec
+from foreword.errors import CheckpointError, ConfigError
+from foreword.runtime.base import WeightSource
+
+logger = logging.getLogger(__name__)
+
+FORMAT_VERSION = 1
+_ALIGNMENT = 4096
+_CHUNK_VALUES = 1 << 24  # weights quantised at once: 64 MB of float32
+
+Rows = Callable[[int, int], Tensor]  # float32 rows [begin, end) of a padded matrix
+
+
+@dataclass(frozen=True)
+class PackedMatrix:
+    """Where a matrix lies in the packed bytes."""
+
+    tiles: int
+    scales: int
+    bias: int | None
+    width: int
+    num_tiles: int
+    bits: int
+
+
+@dataclass
+class PackedHeader:
+    """What a file of packed weights holds."""
+
+    fingerprint: str
+    version: int = FORMAT_VERSION
+    hot_begin: int = 0
+    hot_end: int = 0
+    matrices: dict[str, dict[str, Any]] = field(default_factory=dict)
+    vectors: dict[str, int] = field(default_factory=dict)
+
+    def matrix(self, name: str) -> PackedMatrix:
+        """The matrix of this name."""
+        return PackedMatrix(**self.matrices[name])
+
+
+def cache_path(cache_dir: Path, spec: ModelSpec, weights: WeightSource, dtype: str) -> Path:
+    """Where the packed weights of this model are kept."""
+    layout = json.dumps([weights.fingerprint, FORMAT_VERSION, dtype, asdict(spec)], sort_keys=True)
+    return cache_dir / "native" / f"{hashlib.sha256(layout.encode()).hexdigest()[:32]}.fwk"
+
+
+def default_cache_dir() -> Path:
+    """The user's cache folder of foreword."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "foreword"
+
+
+def read_header(path: Path) -> PackedHeader:
+    """Header of a packed file; `CheckpointError` if it is not one of this version."""
+    with path.open("rb") as file:
+        length = int.from_bytes(file.read(8), "little")
+        raw = file.read(length) if length < 1 << 26 else b""
+    try:
+        header = PackedHeader(**json.loads(raw))
+    except (ValueError, TypeError) as error:
+        raise CheckpointError(f"{path} is not a file of packed weights ({error}); delete it") from error
+    if header.version != FORMAT_VERSION or header.hot_end > path.stat().st_size:
+        raise CheckpointError(f"{path} is of another version or cut short; delete it")
+    return header
+
+
+def write_packed(path: Path, spec: ModelSpec, weights: WeightSource, dtype: str) -> None:
+    """Quantise, pack and write; the file appears when it is whole."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=path.stem + "-", suffix=".part")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            Packer(file, spec, weights, dtype).write_all()
+        Path(name).replace(path)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise
+
+
+class MatrixPacker:
+    """Writes packed matrices and remembers where they lie."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        import foreword_kernels  # pyright: ignore[reportMissingImports]
+
+        self._kernels, self._file = foreword_kernels, file
+        self.places: dict[str, dict[str, Any]] = {}
+
+    def write(
+        self, name: str, matrix: Tensor, width: int, bias: Tensor | None, bits: int = 8, num_rows: int | None = None
+    ) -> PackedMatrix:
+        """Pack one (out, in) matrix, padded to `num_rows` (whole tiles by default) and `width`."""
+        rows = _up(num_rows or matrix.shape[0], 16)
+        tiles_at = _align(self._file)
+        scales = []
+        for first, last in _chunks(rows, width):
+            part = _pad(matrix[first : min(last, matrix.shape[0])].float(), last - first, width).contiguous().numpy()
+            tiles, part_scales = self._pack(part, bits)
+            self._file.write(tiles.data)
+            scales.append(part_scales)
+        scales_at = _align(self._file, 64)
+        for part_scales in scales:
+            self._file.write(part_scales.data)
+        bias_at = None
+        if bias is not None:
+            bias_at = _align(self._file, 64)
+            self._file.write(_pad(bias.float()[None], 1, rows).contiguous().numpy().data)
+        place = PackedMatrix(tiles_at, scales_at, bias_at, width, rows // 16, bits)
+        self.places[name] = asdict(place)
+        return place
+
+    def _pack(self, part: np.ndarray, bits: int) -> tuple[np.ndarray, np.ndarray]:
+        tiles = np.empty(part.size * bits // 8, dtype=np.uint8)
+        if bits == 8:
+            scales = np.empty(part.shape[0], dtype=np.float32)
+            self._kernels.pack_int8(part, tiles, scales)
+        else:
+            scales = np.empty(part.size // 16, dtype=np.uint16)
+            self._kernels.pack_int4(part, tiles, scales)
+        return tiles, scales
+
+
+class Packer:
+    """Writes one model's weights tensor by tensor: memory of one tensor and one chunk of it."""
+
+    def __init__(self, file: IO[bytes], spec: ModelSpec, weights: WeightSource, dtype: str) -> None:
+        self._matrices = MatrixPacker(file)
+        self._file, self._spec, self._weights = file, spec, weights
+        self._bits = {"int8": 8, "int4": 4}[dtype]
+        self.header = PackedHeader(weights.fingerprint, matrices=self._matrices.places)
+        self._header_room = 0
+
+    def write_all(self) -> PackedHeader:
+        """Embedding, then layers in the order a pass reads them, then norm and head; the header last, into the room left for it."""
+        spec = self._spec
+        self._header_room = 8 + 4096 + 2048 * (spec.num_layers + 2)
+        self._file.seek(self._header_room)
+        if self._weights.has_tensor("embed.weight"):
+            _align(self._file)
+            self.header.vectors["embed"] = self._file.tell()
+            self._write_embedding(self._tensor("embed.weight", (spec.vocab_size, spec.hidden_size)))
+        _align(self._file)
+        self.header.hot_begin = self._file.tell()
+        for layer in range(spec.num_layers):
+            self._write_layer(layer)
+        if self._weights.has_tensor("norm.weight"):
+            self._write_vector("norm", self._tensor("norm.weight", (spec.hidden_size,)), _up(spec.hidden_size, 64))
+        self._write_head()
+        self.header.hot_end = self._file.tell()
+        raw = json.dumps(asdict(self.header)).encode()
+        if 8 + len(raw) > self._header_room:
+            raise CheckpointError(f"the header of the packed weights takes {len(raw)} bytes, more than the {self._header_room} left for it")
+        self._file.seek(0)
+        self._file.write(len(raw).to_bytes(8, "little") + raw)
+        return self.header
+
+    def _write_layer(self, layer: int) -> None:
+        spec, prefix = self._spec, f"layers.{layer}."
+        hidden, dim = _up(spec.hidden_size, 64), _up(spec.head_dim, 16)
+        for norm in ("attn_norm", "mlp_norm"):
+            if self._weights.has_tensor(f"{prefix}{norm}.weight"):
+                self._write_vector(prefix + norm, self._tensor(f"{prefix}{norm}.weight", (spec.hidden_size,)), hidden)
+        if spec.qk_norm:
+            for norm in ("q_norm", "k_norm"):
+                self._write_vector(prefix + norm, self._tensor(f"{prefix}{norm}.weight", (spec.head_dim,)), dim)
+        heads = {"q": spec.num_heads, "k": spec.num_kv_heads, "v": spec.num_kv_heads}
+        parts = [self._head_rows(f"{prefix}{name}.weight", count, spec.hidden_size) for name, count in heads.items()]
+        bias = None
+        if spec.qkv_bias:
+            biases = [self._head_rows(f"{prefix}{name}.bias", count, None) for name, count in heads.items()]
+            bias = torch.cat(biases)
+        self._write_matrix(prefix + "qkv", torch.cat(parts), hidden, bias)
+        self._write_matrix(prefix + "o", self._head_columns(f"{prefix}o.weight"), _up(spec.num_heads * dim, 64), None)
+        self._write_matrix(prefix + "gate_up", self._gate_up(prefix), hidden, None)
+        down = self._tensor(f"{prefix}down.weight", (spec.hidden_size, spec.intermediate_size))
+        self._write_matrix(prefix + "down", down, _up(spec.intermediate_size, 64), None, num_rows=hidden)
+
+    def _write_head(self) -> None:
+        spec = self._spec
+        name = "embed.weight" if spec.tied_head else "head.weight"
+        if not self._weights.has_tensor(name):
+            return
+        head = self._tensor(name, (spec.vocab_size, spec.hidden_size))
+        # int4 models keep an int8 head: it decides between tokens, and is read once.
+        self._write_matrix("head", head, _up(spec.hidden_size, 64), None, bits=8)
+
+    def _head_rows(self, name: str, num_heads: int, columns: int | None) -> Tensor:
+        """Rows of q, k or v with each head padded to whole lanes."""
+        dim, padded = self._spec.head_dim, _up(self._spec.head_dim, 16)
+        shape = (num_heads * dim,) if columns is None else (num_heads * dim, columns)
+        heads = self._tensor(name, shape).reshape(num_heads, dim, *shape[1:])
+        if padded == dim:
+            return heads.reshape(shape)
+        out = heads.new_zeros(num_heads, padded, *shape[1:])
+        out[:, :dim] = heads
+        return out.reshape(num_heads * padded, *shape[1:])
+
+    def _head_columns(self, name: str) -> Tensor:
+        """Columns of o, each head padded likewise."""
+        spec, padded = self._spec, _up(self._spec.head_dim, 16)
+        heads = self._tensor(name, (spec.hidden_size, spec.num_heads * spec.head_dim))
+        out = heads.new_zeros(_up(spec.hidden_size, 64), spec.num_heads, padded)
+        out[: spec.hidden_size, :, : spec.head_dim] = heads.reshape(spec.hidden_size, spec.num_heads, spec.head_dim)
+        return out.reshape(-1, spec.num_heads * padded)
+
+    def _gate_up(self, prefix: str) -> Tensor:
+        """Sixteen rows of gate, sixteen of up, and so on."""
+        spec, width = self._spec, _up(self._spec.intermediate_size, 64)
+        out = torch.zeros(width // 16, 2, 16, spec.hidden_size)
+        for which, name in enumerate(("gate", "up")):
+            part = self._tensor(f"{prefix}{name}.weight", (spec.intermediate_size, spec.hidden_size)).float()
+            out[:, which] = _pad(part, width, spec.hidden_size).reshape(-1, 16, spec.hidden_size)
+        return out.reshape(2 * width, spec.hidden_size)
+
+    def _write_matrix(
+        self, name: str, matrix: Tensor, width: int, bias: Tensor | None, bits: int | None = None, num_rows: int | None = None
+    ) -> None:
+        self._matrices.write(name, matrix, width, bias, bits or self._bits, num_rows)
+
+    def _write_vector(self, name: str, vector: Tensor, size: int) -> None:
+        self.header.vectors[name] = _align(self._file, 64)
+        self._file.write(_pad(vector.float()[None], 1, size).contiguous().numpy().data)
+
+    def _write_embedding(self, embedding: Tensor) -> None:
+        for first, last in _chunks(embedding.shape[0], embedding.shape[1]):
+            part = embedding[first:last].to(torch.bfloat16).contiguous()
+            self._file.write(part.view(torch.int16).numpy().data)
+
+    def _tensor(self, name: str, shape: tuple[int, ...]) -> Tensor:
+        tensor = self._weights.tensor(name)
+        if tuple(tensor.shape) != shape:
+            raise CheckpointError(f"tensor {name} has shape {tuple(tensor.shape)}; the model's configuration asks for {shape}")
+        for first, last in _chunks(tensor.shape[0], tensor.numel() // tensor.shape[0]):
+            if not bool(torch.isfinite(tensor[first:last]).all()):
+                raise CheckpointError(f"tensor {name} holds NaN or infinity; the checkpoint is damaged, fetch it again")
+        return tensor
+
+
+def _up(n: int, multiple: int) -> int:
+    return -(-n // multiple) * multiple
+
+
+def _chunks(rows: int, columns: int) -> Iterator[tuple[int, int]]:
+    """Ranges of whole tiles that hold at most `_CHUNK_VALUES` values."""
+    step = max(_CHUNK_VALUES // max(columns, 1) // 16 * 16, 16)
+    for first in range(0, rows, step):
+        yield first, min(first + step, rows)
+
+
+def _align(file: IO[bytes], alignment: int = _ALIGNMENT) -> int:
+    at = _up(file.tell(), alignment)
+    file.seek(at)
+    return at
+
+
+def _pad(matrix: Tensor, rows: int, columns: int) -> Tensor:
+    if tuple(matrix.shape) == (rows, columns):
+        return matrix
+    out = matrix.new_zeros(rows, columns)
+    out[: matrix.shape[0], : matrix.shape[1]] = matrix
+    return out
+
+
+def check_dtype(dtype: str) -> None:
+    """`ConfigError` unless the native runtime computes in it."""
+    if dtype not in ("int8", "int4"):
+        raise ConfigError(f"the native runtime does not compute in {dtype!r}; allowed: int8, int4")
