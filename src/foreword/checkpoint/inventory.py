@@ -32,8 +32,8 @@ def check_inventory(
     """
     if spec.num_layers > len(shapes):  # a damaged number, not worth listing its layers
         raise CheckpointError(
-            f"{source} holds {len(shapes)} tensors, too few for the {spec.num_layers} layers that its configuration asks "
-            f"for; the download may be incomplete: fetch the model again"
+            f"{source} holds {len(shapes)} tensors, too few for the {spec.num_layers} layers that its configuration "
+            f"asks for; the download may be incomplete: fetch the model again"
         )
     expected = {name: (file_name(names, name), shape) for name, shape in expected_shapes(spec).items()}
     missing = [name for name, _ in expected.values() if name not in shapes]

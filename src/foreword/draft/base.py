@@ -59,6 +59,11 @@ class RequestView(Protocol):
         ...
 
     @property
+    def slot(self) -> int:
+        """Its region of the target's cache."""
+        ...
+
+    @property
     def sampler(self) -> Sampler:
         """How the target draws; a drafter may use the same noise."""
         ...

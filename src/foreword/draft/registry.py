@@ -10,16 +10,28 @@ from foreword.target.target import Target
 DRAFTERS: dict[str, str] = {
     "none": "foreword.draft.none",
     "ngram": "foreword.draft.ngram",
+    "suffix": "foreword.draft.suffix",
+    "recycling": "foreword.draft.recycling",
+    "lookahead": "foreword.draft.lookahead",
+    "layerskip": "foreword.draft.layerskip",
+    "draft_model": "foreword.draft.draft_model",
 }
 
 
 def check_drafter_name(name: str) -> None:
-    """Raise `UnknownNameError`, which lists the names, if there is no such drafter."""
-    if name not in DRAFTERS:
-        raise UnknownNameError("drafter", name, DRAFTERS)
+    """Raise `UnknownNameError`, which lists the names, if there is no such drafter.
+
+    Several may be joined by commas, each with a path after an equals sign if it needs one.
+    """
+    for part in name.split(","):
+        bare = part.partition("=")[0] if "," in name else part
+        if bare not in DRAFTERS:
+            raise UnknownNameError("drafter", bare, DRAFTERS)
 
 
 def make_drafter(config: DraftConfig, target: Target) -> Drafter:
     """The drafter that `config.method` names, for this target. Its module is imported only now."""
     check_drafter_name(config.method)
+    if "," in config.method:
+        return import_module("foreword.draft.cascade").make(config, target, make_drafter)
     return import_module(DRAFTERS[config.method]).make(config, target)

@@ -5,15 +5,21 @@ from typing import final
 
 from foreword.config import ModelSpec
 from foreword.runtime.base import Decoder, KVCache, Need, PassOutput
+from foreword.target.load import LoadedModel
 from foreword.tree.pack import PackedBatch
 
 
 @final
 class Target:
-    """Runs passes and keeps what was agreed on."""
+    """Runs passes and keeps what was agreed on.
 
-    def __init__(self, decoder: Decoder) -> None:
-        self.decoder = decoder
+    Args:
+        decoder: the model.
+        model: where it came from, for drafters that load something beside it; None where it was built by hand.
+    """
+
+    def __init__(self, decoder: Decoder, model: LoadedModel | None = None) -> None:
+        self.decoder, self.model = decoder, model
         self.cache: KVCache = decoder.new_cache()
 
     @property

@@ -13,7 +13,7 @@ walk of a verifier starts at the last of them.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -26,13 +26,22 @@ class DraftTree:
     parents: Sequence[int]  # index of each node's parent; -1 for the root
     num_known: int = 1  # leading nodes that are already decided
     accept_probs: Sequence[float] | None = None  # calibrated chance that each node is reached
-    draft_probs: Any = None  # the row each node was drawn from, only where a verifier needs it
+    # Only where a verifier wants them: for each node the row (over the target's vocabulary) that its token was drawn
+    # from, None where it was chosen instead. Siblings lie in the order they were drawn and may share a row.
+    draft_probs: Any = None
+    # False where a drawn node was dropped because of its own token or of one drawn beside or below it (reranking).
+    shape_is_fixed: bool = True
 
     @classmethod
     def chain(cls, known: Sequence[int], drafted: Sequence[int] = ()) -> "DraftTree":
         """A tree of width 1: the known tokens, then one guess after the other."""
         num_nodes = len(known) + len(drafted)
         return cls([*known, *drafted], range(-1, num_nodes - 1), len(known))
+
+    @property
+    def has_drawn_nodes(self) -> bool:
+        """Whether any node comes with the row it was drawn from."""
+        return self.draft_probs is not None and any(row is not None for row in self.draft_probs)
 
     @property
     def num_nodes(self) -> int:
@@ -74,14 +83,20 @@ class DraftTree:
         return path[::-1]
 
     def pruned(self, max_depth: int) -> "DraftTree":
-        """Without the drafted nodes deeper than `max_depth`; the same tree if there are none."""
+        """Without the drafted nodes deeper than `max_depth`; the same tree if there are none.
+
+        Depth says nothing about what was drawn, so a fixed shape stays one.
+        """
         if self.num_nodes - 1 <= max_depth or max(self.depths) <= max_depth:
             return self
         keep = [n for n in range(self.num_nodes) if n < self.num_known or self.depths[n] <= max_depth]
-        return self.subset(keep)
+        return replace(self.subset(keep), shape_is_fixed=self.shape_is_fixed)
 
     def subset(self, keep: Sequence[int]) -> "DraftTree":
-        """The tree of the nodes `keep` (ascending; with every node its parent)."""
+        """The tree of the nodes `keep` (ascending; with every node its parent).
+
+        Why these nodes is not known here, so where any is left out the shape no longer counts as fixed.
+        """
         new_index = {old: new for new, old in enumerate(keep)}
         new_index[-1] = -1
         probs = self.accept_probs
@@ -91,6 +106,7 @@ class DraftTree:
             self.num_known,
             None if probs is None else [probs[n] for n in keep],
             None if self.draft_probs is None else [self.draft_probs[n] for n in keep],
+            self.shape_is_fixed and len(keep) == self.num_nodes,
         )
 
     def check(self, vocab_size: int | None = None) -> None:

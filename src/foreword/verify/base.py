@@ -2,12 +2,14 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from importlib import import_module
 from typing import Protocol, runtime_checkable
 
 from jaxtyping import Float
 from torch import Tensor
 
-from foreword.errors import UnknownNameError
+from foreword.errors import ConfigError, UnknownNameError
+from foreword.sampling.drafting import DraftMode
 from foreword.sampling.sampler import Draw, Sampler
 from foreword.tree.draft_tree import DraftTree
 from foreword.verify.match import known_only, match
@@ -47,6 +49,11 @@ class Verifier(Protocol):
         """Whether the output's law is the target's."""
         ...
 
+    @property
+    def draft_mode(self) -> DraftMode:
+        """Which noise drafters that draw at random should use; OWN wants `draft_probs` with the tree."""
+        ...
+
     def ask(self, tree: DraftTree, first_node: int, kv_len: int, sampler: Sampler) -> Ask:
         """What to ask of the pass. The tree's node 0 is the batch's `first_node`."""
         ...
@@ -62,6 +69,7 @@ class Matching:
 
     name: str = "match"
     is_lossless: bool = True
+    draft_mode: DraftMode = DraftMode.SHARED
 
     def ask(self, tree: DraftTree, first_node: int, kv_len: int, sampler: Sampler) -> Ask:
         """The drawn token at the last known node and at every drafted one; their logits where history shapes them."""
@@ -107,14 +115,32 @@ def path_tokens(tree: DraftTree, node: int, answers: Answers) -> list[int]:
     return [*answers.token_ids, *drafted]
 
 
-VERIFIERS: dict[str, type] = {"match": Matching}
+def make() -> Matching:
+    """For the registry."""
+    return Matching()
 
 
-def make_verifier(name: str) -> Verifier:
-    """The rule called `name`; `UnknownNameError` lists the names."""
-    if name not in VERIFIERS:
-        raise UnknownNameError("verifier", name, VERIFIERS)
-    return VERIFIERS[name]()
+# A rule's module has a `make` function. All but "typical" are lossless; "match" alone keeps plain decoding's tokens.
+VERIFIERS: dict[str, str] = {
+    "match": "foreword.verify.base",
+    "rejection": "foreword.verify.rejection",
+    "block": "foreword.verify.block",
+    "typical": "foreword.verify.typical",
+}
+
+
+def make_verifier(verifier: str | Verifier) -> Verifier:
+    """The rule of that name (its module is imported only now), or the rule itself; an unknown name lists the known."""
+    if not isinstance(verifier, str):
+        if not isinstance(verifier, Verifier):
+            raise ConfigError(
+                f"verifier is {verifier!r}; allowed: a name ({', '.join(VERIFIERS)}) or an object with what "
+                f"foreword.verify.base.Verifier asks for"
+            )
+        return verifier
+    if verifier not in VERIFIERS:
+        raise UnknownNameError("verifier", verifier, VERIFIERS)
+    return import_module(VERIFIERS[verifier]).make()
 
 
 __all__ = [
@@ -124,6 +150,7 @@ __all__ = [
     "Matching",
     "Verifier",
     "known_only",
+    "make",
     "make_verifier",
     "open_nodes",
     "path_tokens",

@@ -1,0 +1,196 @@
+"""Several drafters in turn: cheap ones first, dear ones only where those find nothing.
+
+    suffix,draft_model           for each request the first proposal that is worth a pass: of enough expected accepted
+    tokens the same, cascade_merge      all drafters propose, their trees are read together
+
+Each drafter observes every pass as if its own proposal had been the whole of it.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import final
+
+import numpy as np
+import torch
+
+from foreword.config import DraftConfig
+from foreword.draft.base import BaseDrafter, Drafter, DraftNeed, Plan, RequestView, known_ids
+from foreword.errors import ConfigError
+from foreword.runtime.base import PassOutput
+from foreword.target.target import Target
+from foreword.tree.draft_tree import DraftTree
+from foreword.tree.merge import expected_accepted, locate, merge
+from foreword.tree.pack import PackedBatch
+from foreword.verify.verdict import Verdict
+
+
+@final
+class CascadeDrafter(BaseDrafter):
+    """Drafters in the order they are asked.
+
+    Args:
+        drafters: at least one, the cheapest first.
+        threshold: expected accepted tokens that make a proposal worth taking without asking on.
+        is_merging: ask all, and merge.
+    """
+
+    def __init__(self, drafters: Sequence[Drafter], threshold: float = 0.5, is_merging: bool = False) -> None:
+        self.name = ",".join(drafter.name for drafter in drafters)
+        self.drafters, self.threshold, self.is_merging = list(drafters), threshold, is_merging
+        self.need = DraftNeed(
+            taps=tuple(sorted({tap for drafter in drafters for tap in drafter.need.taps})),
+            hidden=any(drafter.need.hidden for drafter in drafters),
+            top_k=max(drafter.need.top_k for drafter in drafters),
+        )
+        self._proposals: dict[int, list[DraftTree]] = {}  # by request: each drafter's own
+
+    def start(self, request: RequestView) -> None:
+        """All drafters begin."""
+        for drafter in self.drafters:
+            drafter.start(request)
+
+    def stop(self, request: RequestView) -> None:
+        """All drafters end."""
+        self._proposals.pop(request.request_id, None)
+        for drafter in self.drafters:
+            drafter.stop(request)
+
+    def propose(self, requests: Sequence[RequestView], plans: Sequence[Plan]) -> list[DraftTree]:
+        """The first worthwhile proposal of each request, or all of them merged."""
+        for request, plan in zip(requests, plans, strict=True):
+            self._proposals[request.request_id] = [DraftTree.chain(known_ids(request, plan)) for _ in self.drafters]
+        open_indexes = list(range(len(requests)))
+        for turn, drafter in enumerate(self.drafters):
+            asked = [requests[i] for i in open_indexes]
+            shares = [self._share(requests[i], plans[i], turn) for i in open_indexes]
+            for request, tree in zip(asked, drafter.propose(asked, shares) if asked else [], strict=True):
+                self._proposals[request.request_id][turn] = tree
+            open_indexes = [i for i in open_indexes if not self._is_settled(requests[i], turn)]
+        return [self._chosen(request) for request in requests]
+
+    def observe(
+        self,
+        requests: Sequence[RequestView],
+        trees: Sequence[DraftTree],
+        verdicts: Sequence[Verdict],
+        batch: PackedBatch,
+        output: PassOutput,
+    ) -> None:
+        """Each drafter sees its own trees, and what became of them."""
+        for turn, drafter in enumerate(self.drafters):
+            own_trees = [self._proposals[request.request_id][turn] for request in requests]
+            seen = _own_share(own_trees, trees, verdicts, batch)
+            own_output = self._own_output(drafter, output, seen.rows)
+            drafter.observe(requests, seen.trees, seen.verdicts, seen.batch, own_output)
+
+    def _share(self, request: RequestView, plan: Plan, turn: int) -> Plan:
+        """What of the plan a drafter may use: all of it, or, merging, an equal part of what is left."""
+        if not self.is_merging:
+            return plan
+        left = plan.num_nodes - sum(tree.num_drafted for tree in self._proposals[request.request_id])
+        return replace(plan, num_nodes=left // (len(self.drafters) - turn))
+
+    def _is_settled(self, request: RequestView, turn: int) -> bool:
+        """Whether no other drafter needs to be asked.
+
+        A proposal that was drawn at random is never passed over for what it drew: that would bend the law of what is
+        left.
+        """
+        if self.is_merging:
+            return False
+        tree = self._proposals[request.request_id][turn]
+        return tree.has_drawn_nodes or (tree.num_drafted > 0 and expected_accepted(tree) >= self.threshold)
+
+    def _chosen(self, request: RequestView) -> DraftTree:
+        proposals = self._proposals[request.request_id]
+        if self.is_merging:
+            return merge(proposals)
+        for turn, tree in enumerate(proposals):
+            if self._is_settled(request, turn):
+                return tree
+        return next((tree for tree in reversed(proposals) if tree.num_drafted > 0), proposals[0])
+
+    def _own_output(self, drafter: Drafter, output: PassOutput, rows: Sequence[int] | None) -> PassOutput:
+        """The part of a pass's output that a drafter asked for, on its own nodes."""
+        need = drafter.need
+        index = None if rows is None else torch.as_tensor(rows)
+
+        def own(tensor: torch.Tensor | None) -> torch.Tensor | None:
+            return tensor if tensor is None or index is None else tensor[index.to(tensor.device)]
+
+        top_ids, top_logprobs, taps = own(output.top_ids), own(output.top_logprobs), own(output.taps)
+        return PassOutput(
+            top_ids=top_ids[:, : need.top_k] if top_ids is not None and need.top_k else None,
+            top_logprobs=top_logprobs[:, : need.top_k] if top_logprobs is not None and need.top_k else None,
+            taps=taps[:, [self.need.taps.index(tap) for tap in need.taps]] if taps is not None and need.taps else None,
+            hidden=own(output.hidden) if need.hidden else None,
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class _Share:
+    """A pass as one drafter sees it. `rows` are its nodes in the whole batch; None for all of them."""
+
+    trees: Sequence[DraftTree]
+    verdicts: Sequence[Verdict]
+    batch: PackedBatch
+    rows: Sequence[int] | None
+
+
+def _own_share(
+    own_trees: Sequence[DraftTree], trees: Sequence[DraftTree], verdicts: Sequence[Verdict], batch: PackedBatch
+) -> _Share:
+    if all(own is tree for own, tree in zip(own_trees, trees, strict=True)):
+        return _Share(trees, verdicts, batch, None)
+    seen_trees, seen_verdicts, rows, starts = [], [], [], [0]
+    for own, tree, verdict, start in zip(own_trees, trees, verdicts, batch.starts, strict=False):
+        places = locate(own, tree)
+        read = [node for node, place in enumerate(places) if place >= 0]  # a grammar may have taken some out
+        seen_trees.append(own if len(read) == own.num_nodes else own.subset(read))
+        places = [places[node] for node in read]
+        seen_verdicts.append(_own_verdict(seen_trees[-1], places, tree, verdict))
+        rows.extend(start + place for place in places)
+        starts.append(len(rows))
+    return _Share(seen_trees, seen_verdicts, _picked(batch, seen_trees, rows, starts), rows)
+
+
+def _own_verdict(own: DraftTree, places: Sequence[int], tree: DraftTree, verdict: Verdict) -> Verdict:
+    """The accepted path as far as it runs through the drafter's own nodes; the token after it is the extra one."""
+    number = {place: node for node, place in enumerate(places)}
+    path: list[int] = []
+    for place in verdict.path:
+        if place not in number:
+            break
+        path.append(number[place])
+    accepted = tuple(own.token_ids[node] for node in path[own.num_known :])
+    after = tree.token_ids[verdict.path[len(path)]] if len(path) < len(verdict.path) else verdict.extra_token
+    return Verdict(tuple(path), accepted, after)
+
+
+def _picked(batch: PackedBatch, trees: Sequence[DraftTree], rows: Sequence[int], starts: Sequence[int]) -> PackedBatch:
+    """A batch of some of the nodes."""
+    parents = [
+        parent + start if parent >= 0 else -1
+        for tree, start in zip(trees, starts, strict=False)
+        for parent in tree.parents
+    ]
+    return PackedBatch(
+        batch.token_ids[rows],
+        np.asarray(parents, dtype=np.int32),
+        batch.positions[rows],
+        starts,
+        batch.kv_lens,
+        batch.slots,
+    )
+
+
+def make(config: DraftConfig, target: Target, make_drafter: Callable[[DraftConfig, Target], Drafter]) -> CascadeDrafter:
+    """For the registry. `config.method` is "NAME[=PATH],NAME[=PATH]"; a part without a path takes `config.model`."""
+    parts = []
+    for part in config.method.split(","):
+        name, _, path = part.partition("=")
+        if name == "none":
+            raise ConfigError(f"drafter is {config.method!r}; allowed: names of drafters that draft, without none")
+        parts.append(replace(config, method=name, model=path or config.model))
+    drafters = [make_drafter(part, target) for part in parts]
+    return CascadeDrafter(drafters, config.cascade_threshold, config.cascade_merge)

@@ -1,0 +1,79 @@
+"""A smaller language model drafts [leviathan23, chen23].
+
+It has a cache of its own that follows the target's text, and draws its guesses with the target's noise, so that a
+sampled answer is drafted as well as a greedy one. Chains, or trees grown by confidence with `draft_tree_width` above
+1. Its vocabulary may be padded or a little smaller or larger than the target's, as long as ids mean the same
+(`checkpoint.pairing`).
+"""
+
+import logging
+from collections.abc import Sequence
+from typing import final
+
+from foreword.config import DraftConfig
+from foreword.draft.autoregress import Autoregression
+from foreword.draft.base import BaseDrafter, Plan, RequestView
+from foreword.draft.follower import Follower
+from foreword.draft.guesser import Guesser
+from foreword.errors import ConfigError
+from foreword.runtime.base import Decoder
+from foreword.sampling.drafting import DraftMode, DraftVocab
+from foreword.target.load import load_draft_model
+from foreword.target.target import Target
+from foreword.tree.draft_tree import DraftTree
+
+logger = logging.getLogger(__name__)
+
+
+@final
+class ModelDrafter(BaseDrafter):
+    """Drafts with a second decoder.
+
+    Args:
+        decoder: the draft model.
+        target_vocab_size: rows of the target's head.
+        config: width, confidence threshold, whose noise.
+        vocab_size: ids that mean the same to both; all rows that both models have, unless given.
+    """
+
+    name = "draft_model"
+
+    def __init__(
+        self, decoder: Decoder, target_vocab_size: int, config: DraftConfig, vocab_size: int | None = None
+    ) -> None:
+        draft_rows = decoder.spec.vocab_size
+        vocab_size = min(draft_rows, target_vocab_size) if vocab_size is None else vocab_size
+        self.follower = Follower(decoder, draft_rows)
+        guesser = Guesser(DraftVocab(target_vocab_size, vocab_size), draft_rows, DraftMode[config.draft_noise.upper()])
+        self.autoregression = Autoregression(
+            self.follower, guesser, config.draft_tree_width, config.draft_confidence_threshold
+        )
+
+    def start(self, request: RequestView) -> None:
+        """Open a region of the draft model's cache."""
+        self.follower.start(request)
+
+    def stop(self, request: RequestView) -> None:
+        """Free it."""
+        self.follower.stop(request)
+
+    def propose(self, requests: Sequence[RequestView], plans: Sequence[Plan]) -> list[DraftTree]:
+        """One draft pass a depth for all requests together."""
+        return self.autoregression.propose(requests, plans)
+
+
+def make(config: DraftConfig, target: Target) -> BaseDrafter:
+    """For the registry: loads the draft model beside the target; one of another tokenizer drafts through the text."""
+    if config.model is None:
+        raise ConfigError(
+            "drafter draft_model needs a model; give one as draft_model=PATH (a folder, a GGUF file or a hub id)"
+        )
+    draft, pairing = load_draft_model(config.model, target)
+    for line in pairing.notes:
+        logger.info(line)
+    if pairing.is_same_vocabulary:
+        return ModelDrafter(draft.decoder, target.spec.vocab_size, config, pairing.shared_size)
+    from foreword.draft.universal import UniversalDrafter
+
+    assert target.model is not None, "a draft model was loaded beside a loaded target"
+    return UniversalDrafter(draft.decoder, draft.tokenizer, target.model.tokenizer, config)

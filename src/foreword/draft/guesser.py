@@ -1,0 +1,126 @@
+"""From a draft pass to guesses: which tokens a drafter with logits of its own proposes after a node.
+
+Under *match* a sampled request's guesses are drawn with the target's own noise: the k best of the draft's perturbed
+scores, which are the target's draws wherever the two distributions agree. Greedy takes the k likeliest. Rules that
+compare distributions get true samples and the rows they came from (`sampling.drafting`).
+
+Where one token is enough and nothing shapes the request, the draw happens inside the pass; else its logits come out.
+"""
+
+import logging
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from foreword.draft.base import RequestView
+from foreword.runtime.base import Need, PassOutput
+from foreword.sampling.drafting import DraftMode, DraftPlace, DraftVocab, draw_drafts, shape_draft
+from foreword.sampling.sampler import Draw
+from foreword.sampling.warp import NEVER, perturbed
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Spot:
+    """A node of a draft pass after which guesses are wanted."""
+
+    request: RequestView
+    node: int  # index in the packed batch of the drafter's pass
+    path: Sequence[int]  # drafted tokens from the root to here, the root left out
+    tree_node: int  # number, in the proposal, of the node that the guesses will follow
+
+    @property
+    def position(self) -> int:
+        """Where the guessed tokens would stand."""
+        return len(self.request.token_ids) + len(self.path)
+
+
+@dataclass(frozen=True)
+class Guesses:
+    """Tokens after one spot, best first."""
+
+    token_ids: list[int] = field(default_factory=list)
+    probs: list[float] = field(default_factory=list)  # chance that each is what the target takes
+    row: Tensor | None = None  # the distribution they were drawn from, where the verifier wants it
+
+
+class Guesser:
+    """Asks for and reads what guesses are made of.
+
+    Args:
+        vocab: the drafter's vocabulary in the target's ids.
+        draft_size: rows of the drafter's head; those beyond the vocabulary are never proposed.
+        mode: whose noise draws the guesses.
+    """
+
+    def __init__(self, vocab: DraftVocab, draft_size: int, mode: DraftMode = DraftMode.SHARED) -> None:
+        self.vocab, self.mode = vocab, mode
+        self._has_spare_rows = draft_size != len(vocab.ids) or not vocab.is_identity
+        self._warned = False
+
+    def need(self, spots: Sequence[Spot], k: int) -> Need:
+        """What the pass must hand back for up to `k` guesses after each spot."""
+        fused = [spot for spot in spots if self._is_fused(spot, k)]
+        return Need(
+            draws=[_draw(spot) for spot in fused if not spot.request.sampler.warp.is_greedy],
+            logits=[spot.node for spot in spots if not self._is_fused(spot, k)],
+            top_k=k if fused else 0,
+            top_nodes=[spot.node for spot in fused],
+        )
+
+    def guesses(self, output: PassOutput, spots: Sequence[Spot], k: int) -> list[Guesses]:
+        """The guesses of each spot, from the pass that `need` asked for."""
+        top_ids = output.top_ids.tolist() if output.top_ids is not None else []
+        top_logprobs = output.top_logprobs.tolist() if output.top_logprobs is not None else []
+        found, num_top, num_draws, num_logits = [], 0, 0, 0
+        for spot in spots:
+            if not self._is_fused(spot, k):
+                assert output.logits is not None, "logits were asked for"
+                found.append(self._from_logits(output.logits[num_logits], spot, k))
+                num_logits += 1
+                continue
+            token_ids, log_probs = top_ids[num_top], top_logprobs[num_top]
+            num_top += 1
+            if not spot.request.sampler.warp.is_greedy:
+                token_ids = [output.choices[num_draws]]
+                num_draws += 1
+            found.append(self._checked(token_ids, [math.exp(p) for p in log_probs]))
+        return found
+
+    def _is_fused(self, spot: Spot, k: int) -> bool:
+        sampler = spot.request.sampler
+        if self._has_spare_rows or sampler.shaper is not None:
+            return False
+        return sampler.warp.is_greedy or (self.mode is DraftMode.SHARED and k == 1)
+
+    def _from_logits(self, logits: Tensor, spot: Spot, k: int) -> Guesses:
+        request, sampler = spot.request, spot.request.sampler
+        logits = logits[: len(self.vocab.ids)]
+        logits = shape_draft(logits, sampler, self.vocab, [*request.token_ids, *spot.path], request.prompt_len)
+        if self.mode is DraftMode.OWN and not sampler.warp.is_greedy:
+            place = DraftPlace(spot.position, len(request.token_ids) - 1, spot.tree_node)
+            drawn = draw_drafts(logits, sampler, k, place, self.mode, self.vocab)
+            return Guesses(drawn.token_ids, drawn.probs, drawn.row)
+        full = self.vocab.to_target(logits.float(), NEVER)
+        scores = perturbed(full, sampler.warp, sampler.key(spot.position))
+        values, ids = torch.topk(torch.softmax(scores, dim=-1), min(k, len(self.vocab.ids)))
+        return self._checked(ids.tolist(), values.tolist())
+
+    def _checked(self, token_ids: list[int], probs: list[float]) -> Guesses:
+        """No guesses from numbers that are none: said once, since drafting would go on in vain."""
+        if any(math.isnan(prob) for prob in probs):
+            if not self._warned:
+                logger.warning("the drafter's scores are not numbers (NaN): its weights are damaged; it drafts nothing")
+                self._warned = True
+            return Guesses()
+        kept = [(token, prob) for token, prob in zip(token_ids, probs, strict=True) if prob > 0.0]
+        return Guesses([token for token, _ in kept], [prob for _, prob in kept])
+
+
+def _draw(spot: Spot) -> Draw:
+    sampler = spot.request.sampler
+    return Draw(spot.node, sampler.warp, sampler.key(spot.position))

@@ -1,0 +1,112 @@
+"""Block verification: the guesses of a chain judged together [block25].
+
+Token by token, a guess is lost as soon as one before it fails. Here each prefix of the chain is judged as a whole,
+and the longest that passes is kept; no rule for a single chain keeps more on average. With x_1..x_n drawn from
+q_1..q_n:
+
+    P_0 = 1,   P_i = min(1, P_{i-1} p_i(x_i) / q_i(x_i))
+    R_i = sum over x of max(0, P_i p_{i+1}(x) - q_{i+1}(x))
+    prefix i passes with probability h_i = R_i / (R_i + 1 - P_i),   the whole chain with h_n = P_n
+    keep the longest prefix that passes, each judged by its own number
+    the next token: from norm(max(0, P_i p_{i+1} - q_{i+1})) after prefix i < n, from p_{n+1} after all n
+
+A prefix that failed below a longer one that passed is kept all the same. The numbers beyond the kept prefix have been
+looked at, so they may never be used again (`Sampler.step_key`); the drafter's draws there as well. Chosen guesses are
+point masses, as in `verify.rejection`; with temperature 0 the rule is matching.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from foreword.errors import ConfigError
+from foreword.sampling.drafting import DraftMode
+from foreword.sampling.sampler import Sampler
+from foreword.tree.draft_tree import DraftTree
+from foreword.verify.base import Answers, Ask, Matching, open_nodes
+from foreword.verify.fresh_noise import Chance, FreshNoise
+from foreword.verify.rejection import refuse_loose_shape
+from foreword.verify.rows import TargetRows, draft_row, excess, normalised, ratio
+from foreword.verify.verdict import Verdict
+
+Row = Float[Tensor, " vocab"]
+
+
+@dataclass(frozen=True)
+class Block:
+    """Block verification, for chains."""
+
+    name: str = "block"
+    is_lossless: bool = True
+    draft_mode: DraftMode = DraftMode.OWN
+    chance: Callable[[Sampler, int, int], Chance] = FreshNoise  # of a step, from sampler, root position and step
+
+    def ask(self, tree: DraftTree, first_node: int, kv_len: int, sampler: Sampler) -> Ask:
+        """Logits at every open node; when greedy, what matching asks. `ConfigError` refuses what is no chain."""
+        if sampler.warp.is_greedy:
+            return Matching().ask(tree, first_node, kv_len, sampler)
+        refuse_loose_shape(tree, self.name)
+        if not tree.is_chain:
+            raise ConfigError(
+                "verifier 'block' checks chains, and this drafter proposes a tree with branches; "
+                "allowed: one guess after the other; use verifier 'rejection' or 'match'"
+            )
+        return Ask(logits=[first_node + node for node in open_nodes(tree)])
+
+    def decide(self, tree: DraftTree, answers: Answers, sampler: Sampler) -> Verdict:
+        """Judge every prefix; keep the longest that passes."""
+        if sampler.warp.is_greedy:
+            return Matching().decide(tree, answers, sampler)
+        chance = self.chance(sampler, len(answers.token_ids) - 1, answers.step)
+        return verify_block(tree, TargetRows(tree, answers, sampler), chance)
+
+
+def verify_block(tree: DraftTree, target_row: Callable[[int], Row], chance: Chance) -> Verdict:
+    """The rule itself, on a chain; arguments as `verify.rejection.reject`."""
+    end = tree.num_known - 1  # the end of the longest prefix that passed
+    row = target_row(end)
+    weight = 1.0  # P
+    next_weights = normalised(_owed(tree, end, weight, row), row)
+    for node in range(tree.num_known, tree.num_nodes):
+        weight = min(1.0, weight * _ratio(tree, node, row))
+        if weight == 0.0:
+            break  # neither this prefix nor a longer one can pass
+        row = target_row(node)
+        owed = _owed(tree, node, weight, row)
+        if chance.accepts(node, _pass_prob(weight, float(owed.sum()), node == tree.num_nodes - 1)):
+            end, next_weights = node, normalised(owed, row)
+    path = tuple(range(end + 1))
+    return Verdict(path, tuple(tree.token_ids[n] for n in path[tree.num_known :]), chance.draw(end, next_weights))
+
+
+def _ratio(tree: DraftTree, node: int, row: Row) -> float:
+    """How p of a node's token compares with q, which is 1 where it was chosen."""
+    token = tree.token_ids[node]
+    proposal = draft_row(tree, node, len(row))
+    return ratio(float(row[token]), 1.0 if proposal is None else float(proposal[token]))
+
+
+def _owed(tree: DraftTree, node: int, weight: float, row: Row) -> Row:
+    """What the token after `node` is drawn from if the prefix up to it is kept, not normalised."""
+    if node == tree.num_nodes - 1:
+        return row
+    proposal = draft_row(tree, node + 1, len(row))
+    if proposal is None:
+        proposal = torch.zeros_like(row)
+        proposal[tree.token_ids[node + 1]] = 1.0
+    return excess(weight * row, proposal)
+
+
+def _pass_prob(weight: float, owed: float, is_whole: bool) -> float:
+    """The probability that a prefix passes its own test."""
+    if is_whole:
+        return weight
+    return owed / (owed + 1.0 - weight) if owed > 0.0 else 0.0
+
+
+def make() -> Block:
+    """For the registry."""
+    return Block()
