@@ -91,20 +91,70 @@ class ModelSpec:
 
 @dataclass(frozen=True, kw_only=True)
 class DraftConfig:
-    """Which drafter, and its settings. The fields are the keys of vLLM's `speculative_config`."""
+    """Which drafter, and its settings: the keys of vLLM's `speculative_config`, and further ones like them.
+
+    `method` may name several drafters, joined by commas: "suffix,draft_model=PATH".
+    """
 
     method: str = "ngram"
     model: str | None = None  # folder, file or hub id of a drafter with weights
     num_speculative_tokens: int = 7  # most drafted nodes a step
     prompt_lookup_max: int = 3  # ngram: longest match looked for
     prompt_lookup_min: int = 1  # ngram: shortest
+    suffix_decoding_max_tree_depth: int = 24  # suffix: longest string counted; matches are shorter by one
+    suffix_decoding_max_spec_factor: float = 4.0  # suffix: nodes drafted for each token of the match
+    suffix_decoding_min_token_prob: float = 0.1  # suffix: less likely nodes are left out
+    suffix_decoding_tree: bool = True  # suffix: several continuations at once; False: the likeliest chain
+    suffix_decoding_max_cached_requests: int = 0  # suffix: past answers kept as a source; 0 for none
+    suffix_decoding_max_cached_tokens: int = 200_000  # suffix: most tokens of past answers
+    suffix_decoding_file: str | None = None  # suffix: past answers are read from here and added to it
+    recycling_top_k: int = 8  # recycling: candidates kept for each token
+    recycling_per_request: bool = False  # recycling: forget the table at the end of each request
+    lookahead_window: int = 5  # lookahead: columns of the window (W)
+    lookahead_ngram: int = 3  # lookahead: tokens of an n-gram (N)
+    lookahead_guesses: int = 5  # lookahead: n-grams kept and tried for each token (G)
+    lookahead_pool_from_prompt: bool = True  # lookahead: begin with the prompt's n-grams
+    exit_layer: int | None = None  # layerskip: layers of the target that draft; None for a quarter
+    draft_tree_width: int = 1  # draft_model, layerskip: candidates a level; 1 drafts a chain
+    draft_confidence_threshold: float = 0.0  # draft_model, layerskip: stop a chain where the drafter is less sure
+    draft_noise: str = "shared"  # whose noise draws guesses, as the verifier asks: the target's, or their "own"
+    cascade_merge: bool = False  # several drafters: merge their trees; False: the first worthwhile one
+    cascade_threshold: float = 0.5  # several drafters: expected accepted tokens that make a proposal worthwhile
 
     def __post_init__(self) -> None:
-        for name in ("num_speculative_tokens", "prompt_lookup_max", "prompt_lookup_min"):
+        for name, lowest in _LOWEST.items():
             value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-                raise ConfigError(f"{name} is {value!r}; allowed: a whole number, 0 or above")
+            if isinstance(value, bool) or not isinstance(value, int) or value < lowest:
+                raise ConfigError(f"{name} is {value!r}; allowed: a whole number, {lowest} or above")
+        for name, highest in _FRACTIONS.items():
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= highest:
+                raise ConfigError(f"{name} is {value!r}; allowed: a number from 0 to {highest:g}")
+        if self.draft_noise not in ("shared", "own"):
+            raise ConfigError(f"draft_noise is {self.draft_noise!r}; allowed: shared (with the target), own")
+        if self.exit_layer is not None and (isinstance(self.exit_layer, bool) or self.exit_layer < 1):
+            raise ConfigError(f"exit_layer is {self.exit_layer!r}; allowed: 1 or above, or None for a quarter of them")
 
+
+_LOWEST = {
+    "num_speculative_tokens": 0,
+    "prompt_lookup_max": 0,
+    "prompt_lookup_min": 0,
+    "suffix_decoding_max_tree_depth": 2,
+    "suffix_decoding_max_cached_requests": 0,
+    "suffix_decoding_max_cached_tokens": 1,
+    "recycling_top_k": 1,
+    "lookahead_window": 1,
+    "lookahead_ngram": 2,
+    "lookahead_guesses": 1,
+    "draft_tree_width": 1,
+}
+_FRACTIONS = {
+    "suffix_decoding_max_spec_factor": 64.0,
+    "suffix_decoding_min_token_prob": 1.0,
+    "draft_confidence_threshold": 1.0,
+    "cascade_threshold": 1e6,
+}
 
 # Names that users of other engines know, for the same thing.
 DRAFT_CONFIG_ALIASES = {
@@ -114,7 +164,13 @@ DRAFT_CONFIG_ALIASES = {
     "max_ngram_size": "prompt_lookup_max",  # OpenVINO
     "assistant_model": "model",  # Hugging Face
     "draft_model": "model",
+    "assistant_confidence_threshold": "draft_confidence_threshold",  # Hugging Face
+    "assistant_early_exit": "exit_layer",  # Hugging Face
+    "speculative_eagle_topk": "draft_tree_width",  # SGLang
 }
+
+# What a step drafts where no number is given: the drafters that fill a tree want more nodes than a chain does.
+DEFAULT_NUM_NODES = {"recycling": 15, "lookahead": 15}
 
 
 def parse_draft_config(options: Mapping[str, Any]) -> DraftConfig:
@@ -128,14 +184,30 @@ def parse_draft_config(options: Mapping[str, Any]) -> DraftConfig:
         if name in values:
             raise ConfigError(f"speculative_config gives {name} twice, once as {key}; leave one out")
         values[name] = value
-    return DraftConfig(**values)
+    return with_default_num_nodes(DraftConfig(**values), values)
 
 
-def draft_config(drafter: str | DraftConfig | Mapping[str, Any], num_speculative_tokens: int | None = None) -> DraftConfig:
-    """Settings from a name, NAME=PATH, a mapping, or settings; `num_speculative_tokens` wins where given."""
-    if isinstance(drafter, str):
+def with_default_num_nodes(config: DraftConfig, given: Mapping[str, Any] | None = None) -> DraftConfig:
+    """The settings with the drafter's own number of nodes, unless one was given."""
+    if "num_speculative_tokens" in (given or {}):
+        return config
+    return replace(
+        config, num_speculative_tokens=DEFAULT_NUM_NODES.get(config.method, config.num_speculative_tokens)
+    )
+
+
+def draft_config(
+    drafter: str | DraftConfig | Mapping[str, Any], num_speculative_tokens: int | None = None
+) -> DraftConfig:
+    """Settings from NAME, NAME=PATH, several of them joined by commas, a mapping, or settings.
+
+    `num_speculative_tokens` wins where given.
+    """
+    if isinstance(drafter, str) and "," in drafter:
+        config = DraftConfig(method=drafter)
+    elif isinstance(drafter, str):
         method, _, model = drafter.partition("=")
-        config = DraftConfig(method=method, model=model or None)
+        config = with_default_num_nodes(DraftConfig(method=method, model=model or None))
     else:
         config = drafter if isinstance(drafter, DraftConfig) else parse_draft_config(drafter)
     return config if num_speculative_tokens is None else replace(config, num_speculative_tokens=num_speculative_tokens)

@@ -7,9 +7,11 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+from foreword.engine.idle import IdleRegions
 from foreword.engine.request import Request
 from foreword.engine.stats import EngineStats
 from foreword.engine.step import StepParts, StepRecord, speculative_step
+from foreword.errors import CapacityError
 
 _FIRST_ROWS = 512  # rows of a new cache region beyond the prompt; it grows when needed
 
@@ -17,27 +19,31 @@ _FIRST_ROWS = 512  # rows of a new cache region beyond the prompt; it grows when
 class Engine:
     """Runs requests side by side, each at its own pace, at most `batch_size` at a time.
 
-    A request's tokens do not depend on who shares the batch. Safe to call from several threads: each may step, and finds
-    its own requests advanced.
+    A request's tokens do not depend on who shares the batch. Safe to call from several threads: each may step, and
+    finds its own requests advanced. The cache regions of the last `num_idle` finished requests wait for the
+    conversation to go on.
     """
 
-    def __init__(self, parts: StepParts, batch_size: int = 8) -> None:
+    def __init__(self, parts: StepParts, batch_size: int = 8, num_idle: int = 0) -> None:
         self.stats = EngineStats()
         self.parts = _timed(parts, self.stats)
         self.batch_size = batch_size
         self.waiting: deque[Request] = deque()
         self.running: list[Request] = []
-        self._lock = threading.RLock()
+        # A drafter that learns from hidden states has to see every position read.
+        learns_from_all = bool(parts.drafter.need.taps) or parts.drafter.need.hidden
+        self.idle = IdleRegions(parts.target.cache, 0 if learns_from_all else num_idle)
+        self.lock = threading.RLock()  # held while requests change
 
     def add(self, request: Request) -> None:
         """Queue a request."""
-        with self._lock:
+        with self.lock:
             if not request.is_finished:
                 self.waiting.append(request)
 
     def step(self) -> StepRecord | None:
         """Admit what fits and run one pass; None when there is nothing to do."""
-        with self._lock:
+        with self.lock:
             self._admit()
             batch = self._select()
             if not batch:
@@ -57,7 +63,7 @@ class Engine:
 
     def abort(self, request: Request) -> None:
         """End a request whose reader went away and free what it holds."""
-        with self._lock:
+        with self.lock:
             if request in self.waiting:
                 self.waiting.remove(request)
             if not request.is_finished:
@@ -68,10 +74,24 @@ class Engine:
     def _admit(self) -> None:
         while self.waiting and len(self.running) < self.batch_size:
             request = self.waiting.popleft()
-            rows = min(request.max_len, request.prompt_len + _FIRST_ROWS)
-            request.slot = self.parts.target.cache.open(rows)
+            request.start_s = time.perf_counter()  # time in the queue is not prefill
+            self._give_region(request)
             self.parts.drafter.start(request)
             self.running.append(request)
+
+    def _give_region(self, request: Request) -> None:
+        """The region of the conversation that the request continues, or a new one."""
+        found = self.idle.take(request.token_ids) if request.params.prompt_logprobs is None else None
+        if found is not None:
+            request.slot, request.kv_len = found
+            request.stats.cached_tokens = request.kv_len
+            return
+        rows = min(request.max_len, request.prompt_len + _FIRST_ROWS)
+        try:
+            request.slot = self.parts.target.cache.open(rows)
+        except CapacityError:
+            self.idle.clear()
+            request.slot = self.parts.target.cache.open(rows)
 
     def _select(self) -> list[Request]:
         """All decoding requests, and the first that is still reading its prompt."""
@@ -81,7 +101,8 @@ class Engine:
     def _release(self, request: Request) -> None:
         self.running.remove(request)
         self.parts.drafter.stop(request)
-        self.parts.target.cache.close(request.slot)
+        if request.finish_reason == "abort" or not self.idle.keep(request):
+            self.parts.target.cache.close(request.slot)
         request.slot = -1
 
     def _abort_all(self, batch: list[Request]) -> None:

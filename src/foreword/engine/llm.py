@@ -1,58 +1,26 @@
 """For people in a hurry: `LLM().generate("Once upon a time")`."""
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+import asyncio
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from foreword.checkpoint.checkpoint import Checkpoint, open_checkpoint
-from foreword.checkpoint.tokenizer import TextStream, Tokenizer
+from foreword.checkpoint.tokenizer import Tokenizer
 from foreword.config import DraftConfig, draft_config, parse_draft_config
 from foreword.draft.registry import check_drafter_name, make_drafter
 from foreword.engine.controller import FixedController
 from foreword.engine.engine import Engine
-from foreword.engine.prompts import Prompt, prompt_ids, split_prompts
+from foreword.engine.intake import Intake
+from foreword.engine.prompts import Prompt, split_prompts
 from foreword.engine.request import Request
 from foreword.engine.result import Piece, Result
 from foreword.engine.step import StepParts
-from foreword.errors import ConfigError, PromptTooLongError
-from foreword.runtime.base import Decoder
-from foreword.runtime.select import RuntimeChoice, check_threads, choose_runtime, make_runtime
+from foreword.errors import ConfigError
 from foreword.sampling.params import SamplingParams
+from foreword.target.load import LoadedModel, load_model
 from foreword.target.target import Target
 from foreword.verify.base import Verifier, make_verifier
-
-
-@dataclass(frozen=True)
-class LoadedModel:
-    """A model in memory; several `LLM`s may share it."""
-
-    checkpoint: Checkpoint
-    choice: RuntimeChoice
-    decoder: Decoder
-
-    @property
-    def tokenizer(self) -> Tokenizer:
-        """The model's own."""
-        return self.checkpoint.tokenizer
-
-
-def load_model(
-    model: str | Path | None = None,
-    *,
-    runtime: str = "auto",
-    dtype: str = "auto",
-    device: str = "auto",
-    threads: int | None = None,
-    cache_dir: Path | None = None,
-    show_progress: bool = False,
-) -> LoadedModel:
-    """Bring a model into memory: a Hugging Face folder, a hub id, a GGUF file, or None for the default model."""
-    choice = choose_runtime(runtime, dtype, device)
-    check_threads(threads)
-    checkpoint = open_checkpoint(model, cache_dir=cache_dir, progress=show_progress)
-    weights = checkpoint.as_dtype(choice.dtype, show_progress) if choice.name == "torch" else checkpoint
-    return LoadedModel(checkpoint, choice, make_runtime(choice, threads).decoder(checkpoint.spec, weights))
 
 
 class LLM:
@@ -60,7 +28,7 @@ class LLM:
 
     Args:
         model: a Hugging Face folder, a hub id, a GGUF file, None for the default model, or a model from `load_model`.
-        drafter: a drafter's name, NAME=PATH, a mapping in the spelling of vLLM's `speculative_config`, or a `DraftConfig`.
+        drafter: a drafter's name, NAME=PATH, a mapping as vLLM's `speculative_config`, or a `DraftConfig`.
         num_speculative_tokens: most drafted tokens a step.
         verifier: how drafts are checked, by name or as an object; "match" keeps the very tokens of plain decoding.
         batch_size: most requests that run side by side.
@@ -90,10 +58,13 @@ class LLM:
         if isinstance(model, LoadedModel) and load_options:
             raise ConfigError(f"{', '.join(load_options)} cannot change a model that is already loaded")
         self.model = model if isinstance(model, LoadedModel) else load_model(model, **load_options)
-        target = Target(self.model.decoder)
-        drafter_ = make_drafter(self.config, target)
-        controller = FixedController(self.config.num_speculative_tokens, self.config.method)
-        self.engine = Engine(StepParts(controller, drafter_, target, rule), batch_size)
+        target = Target(self.model.decoder, self.model)
+        drafter_ = make_drafter(replace(self.config, draft_noise=rule.draft_mode.name.lower()), target)
+        # Without a drafter nothing is planned, so that not even the tokens that a grammar forces are drafted.
+        num_nodes = 0 if self.config.method == "none" else self.config.num_speculative_tokens
+        controller = FixedController(num_nodes, self.config.method)
+        self.engine = Engine(StepParts(controller, drafter_, target, rule), batch_size, num_idle=batch_size)
+        self._intake = Intake(self.model.checkpoint)
 
     @property
     def tokenizer(self) -> Tokenizer:
@@ -107,7 +78,8 @@ class LLM:
     ) -> list[Result]:
         """Answer one prompt or many, in order. A prompt is plain text, token ids or chat messages.
 
-        Every prompt is checked before any is run.
+        Every prompt is checked before any is run. With `n` answers a prompt, those of a prompt follow each other
+        (`Result.sample_index`).
         """
         return list(self.iterate(prompts, params))
 
@@ -116,22 +88,24 @@ class LLM:
         prompts: Prompt | Sequence[Prompt],
         params: SamplingParams | Sequence[SamplingParams] | None = None,
     ) -> Iterator[Result]:
-        """As `generate`, but each answer as soon as it and those before it are there. Checks all prompts at the call."""
-        return self._results(self._requests(split_prompts(prompts), params))
+        """As `generate`, but each answer as soon as it and those before it are there."""
+        return self._results(self._intake.requests(split_prompts(prompts), params))
 
     def stream(self, prompt: Prompt, params: SamplingParams | None = None) -> Iterator[Piece]:
-        """Answer one prompt, piece by piece. A reader that goes away frees the request."""
-        (request,) = self._requests([prompt], params)
-        return self._pieces(request)
+        """Answer one prompt, piece by piece. A reader that goes away frees the request.
+
+        No piece ends inside a character or shows the beginning of a stop string. With `n` answers their pieces come in
+        turn (`Piece.sample_index`).
+        """
+        return self._pieces(self._intake.requests([prompt], params, streams=True))
+
+    def astream(self, prompt: Prompt, params: SamplingParams | None = None) -> AsyncIterator[Piece]:
+        """As `stream`, for `async for`. Passes run in a thread, so the event loop stays free and streams share them."""
+        return self._async_pieces(self._intake.requests([prompt], params, streams=True))
 
     def encode(self, prompt: Prompt) -> list[int]:
         """Token ids of a prompt, checked against the vocabulary and the context; `ConfigError` says what is wrong."""
-        spec = self.model.checkpoint.spec
-        needs_tokenizer = isinstance(prompt, str) or any(not isinstance(p, int) for p in prompt)
-        token_ids = prompt_ids(prompt, self.tokenizer if needs_tokenizer else None, spec.vocab_size)
-        if len(token_ids) >= spec.context_len:
-            raise PromptTooLongError(len(token_ids), spec.context_len)
-        return token_ids
+        return self._intake.encode(prompt)
 
     def _results(self, requests: Sequence[Request]) -> Iterator[Result]:
         for request in requests:
@@ -140,48 +114,84 @@ class LLM:
             for request in requests:
                 while not request.is_finished:
                     self.engine.step()
-                yield self._result(request)
+                with self.engine.lock:
+                    result = self._result(request)
+                yield result
         finally:
-            for request in requests:
-                self.engine.abort(request)
+            self._abort(requests)
 
-    def _pieces(self, request: Request) -> Iterator[Piece]:
-        text, num_sent = TextStream(self.tokenizer), 0
-        self.engine.add(request)
+    def _pieces(self, requests: Sequence[Request]) -> Iterator[Piece]:
+        readers = self._begin(requests)
         try:
-            while not request.is_finished:
-                self.engine.step()
-                new_ids = request.new_ids[num_sent:]
-                if new_ids and not request.is_finished:
-                    num_sent += len(new_ids)
-                    yield Piece(text.push(new_ids), new_ids)
-            last_ids = request.new_ids[num_sent:]
-            yield Piece(text.push(last_ids) + text.finish(), last_ids, self._result(request))
+            while any(not reader.is_done for reader in readers):
+                yield from self._advance(readers)
         finally:
+            self._abort(requests)
+
+    async def _async_pieces(self, requests: Sequence[Request]) -> AsyncIterator[Piece]:
+        readers = self._begin(requests)
+        try:
+            while any(not reader.is_done for reader in readers):
+                for piece in await asyncio.to_thread(self._advance, readers):
+                    yield piece
+        finally:
+            self._abort(requests)
+
+    def _begin(self, requests: Sequence[Request]) -> list["_Reader"]:
+        for request in requests:
+            self.engine.add(request)
+        return [_Reader(request) for request in requests]
+
+    def _advance(self, readers: Sequence["_Reader"]) -> list[Piece]:
+        """One step, and what it brought these readers."""
+        with self.engine.lock:  # another thread's step may advance the same requests
+            if any(not reader.request.is_finished for reader in readers):
+                self.engine.step()
+            return [piece for reader in readers for piece in self._new_pieces(reader)]
+
+    def _new_pieces(self, reader: "_Reader") -> Iterator[Piece]:
+        """What is new since the last look; with the result once the answer has ended."""
+        request = reader.request
+        if reader.is_done:
+            return
+        assert request.text is not None, "a streamed request follows its text"
+        result = self._result(request) if request.is_finished else None
+        token_ids = request.new_ids[reader.num_sent :]
+        if request.is_finished or token_ids:
+            reader.num_sent += len(token_ids)
+            reader.is_done = request.is_finished
+            yield Piece(request.text.show(), token_ids, result, request.sampler.sample_index)
+
+    def _abort(self, requests: Sequence[Request]) -> None:
+        for request in requests:
             self.engine.abort(request)
 
-    def _requests(
-        self, prompts: Sequence[Prompt], params: SamplingParams | Sequence[SamplingParams] | None
-    ) -> list[Request]:
-        if params is None or isinstance(params, SamplingParams):
-            params = [params or SamplingParams()] * len(prompts)
-        if len(params) != len(prompts):
-            raise ConfigError(f"{len(params)} sampling params for {len(prompts)} prompts; give one, or one a prompt")
-        spec = self.model.checkpoint.spec
-        eos = self.model.checkpoint.eos_token_ids
-        return [
-            Request(self.encode(prompt), p, context_len=spec.context_len, eos_token_ids=eos)
-            for prompt, p in zip(prompts, params, strict=True)
-        ]
-
     def _result(self, request: Request) -> Result:
-        new_ids = request.new_ids
-        assert request.finish_reason is not None and request.params.seed is not None
+        new_ids, params = request.new_ids, request.params
+        assert request.finish_reason is not None, "a result is made of a request that has ended"
+        assert params.seed is not None
+        if request.text is not None:
+            text = request.text.finish()
+        else:
+            text = self.tokenizer.decode(new_ids) if new_ids else ""
         return Result(
             prompt_token_ids=request.token_ids[: request.prompt_len],
             token_ids=new_ids,
-            text=self.tokenizer.decode(new_ids) if new_ids else "",
+            text=text,
             finish_reason=request.finish_reason,
-            seed=request.params.seed,
+            seed=params.seed,
             stats=request.stats,
+            sample_index=request.sampler.sample_index,
+            stop_string=None if request.text is None else request.text.stop_string,
+            logprobs=None if params.logprobs is None else request.logprobs,
+            prompt_logprobs=None if params.prompt_logprobs is None else request.prompt_logprobs,
         )
+
+
+@dataclass
+class _Reader:
+    """How far one streamed answer has been handed out."""
+
+    request: Request
+    num_sent: int = 0
+    is_done: bool = False

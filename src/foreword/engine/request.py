@@ -2,26 +2,48 @@
 
 import itertools
 import time
-from typing import Literal
 
-from foreword.errors import ConfigError, PromptTooLongError
+from foreword.draft.base import Plan
+from foreword.engine.guided import guided_tree
+from foreword.engine.result import FinishReason, TokenLogprob
 from foreword.engine.stats import RequestStats
+from foreword.engine.text import AnswerText
+from foreword.errors import ConfigError, PromptTooLongError
+from foreword.sampling.grammar import GrammarWalker
 from foreword.sampling.params import SamplingParams
+from foreword.sampling.processors import make_shaper
 from foreword.sampling.sampler import Sampler
+from foreword.tree.draft_tree import DraftTree
 
-FinishReason = Literal["stop", "length", "abort"]
 _next_id = itertools.count()
 
 
 class Request:
     """A prompt on its way to an answer. Satisfies `draft.base.RequestView`.
 
-    `token_ids[:kv_len]` is in the target's cache. While decoding, all but the last token are: that one is the root of the next
-    draft tree.
+    `token_ids[:kv_len]` is in the target's cache. While decoding, all but the last token are: that one is the root of
+    the next draft tree.
+
+    Args:
+        prompt_ids: the prompt.
+        params: its options. A grammar among them counts only as `grammar`, stop strings only with `text`.
+        context_len: most tokens of prompt and answer together.
+        eos_token_ids: tokens that end the answer, unless the options ignore them.
+        sample_index: which of several answers with the same seed this is.
+        text: follows the answer's text, for stop strings and streams.
+        grammar: what the answer must look like; not shared with another request.
     """
 
     def __init__(
-        self, prompt_ids: list[int], params: SamplingParams, *, context_len: int, eos_token_ids: tuple[int, ...] = ()
+        self,
+        prompt_ids: list[int],
+        params: SamplingParams,
+        *,
+        context_len: int,
+        eos_token_ids: tuple[int, ...] = (),
+        sample_index: int = 0,
+        text: AnswerText | None = None,
+        grammar: GrammarWalker | None = None,
     ) -> None:
         if not prompt_ids:
             raise ConfigError("the prompt is empty: it has no tokens; give at least one")
@@ -36,7 +58,11 @@ class Request:
             frozenset() if params.ignore_eos else frozenset(eos_token_ids)
         )
         assert self.params.seed is not None
-        self.sampler = Sampler(self.params.warp, self.params.seed)
+        self.text, self.grammar = text, grammar
+        shaper = make_shaper(self.params, self.stop_ids, grammar)
+        self.sampler = Sampler(self.params.warp, self.params.seed, sample_index, shaper)
+        self.logprobs: list[TokenLogprob] = []
+        self.prompt_logprobs: list[TokenLogprob | None] = [None]
         self.slot = -1
         self.kv_len = 0
         self.finish_reason: FinishReason | None = "length" if self.remaining == 0 else None
@@ -69,26 +95,37 @@ class Request:
         """Whether nothing more will come."""
         return self.finish_reason is not None
 
+    def guide(self, tree: DraftTree, plan: Plan) -> DraftTree:
+        """The drafter's tree as the grammar wants it; the same one where nothing is drafted or there is no grammar."""
+        if self.grammar is None or plan.num_nodes == 0:
+            return tree
+        return guided_tree(tree, self.grammar, self.new_ids, self.remaining - 1)
+
     def extend(self, emitted: tuple[int, ...]) -> int:
         """Add new tokens up to the first stop condition; returns how many were kept."""
-        kept, self.finish_reason = cut(emitted, self.remaining, self.stop_ids)
+        kept, self.finish_reason = cut(emitted, self.remaining, self.stop_ids, self.text)
         now = time.perf_counter()
         if self.is_prefilling and kept:
             self.first_token_s = now
             self.stats.prefill_s = now - self.start_s
         self.token_ids.extend(emitted[:kept])
         self.stats.new_tokens += kept
+        del self.logprobs[self.stats.new_tokens :]
         self.stats.decode_s = now - self.first_token_s
         return kept
 
 
-def cut(emitted: tuple[int, ...], remaining: int, stop_ids: frozenset[int]) -> tuple[int, FinishReason | None]:
+def cut(
+    emitted: tuple[int, ...], remaining: int, stop_ids: frozenset[int], text: AnswerText | None = None
+) -> tuple[int, FinishReason | None]:
     """How many of the emitted tokens to keep, and why the request ends there, if it does.
 
-    A stop token inside an accepted run ends it right there (and is kept); so does the last token allowed.
+    A stop token inside an accepted run ends it right there (and is kept); so do a token that completes a stop string of
+    `text`, which is told of every token kept, and the last token allowed.
     """
     for index, token in enumerate(emitted[:remaining]):
-        if token in stop_ids:
+        completes_stop = text is not None and text.push(token)
+        if completes_stop or token in stop_ids:
             return index + 1, "stop"
     if len(emitted) >= remaining:
         return remaining, "length"

@@ -1,21 +1,36 @@
 """What a caller gets back."""
 
 from dataclasses import dataclass
+from typing import Literal
 
-from foreword.engine.request import FinishReason
 from foreword.engine.stats import RequestStats
+
+FinishReason = Literal["stop", "length", "abort"]
+
+
+@dataclass(frozen=True)
+class TokenLogprob:
+    """How likely a token was, as a natural logarithm, before any sampling option."""
+
+    token_id: int
+    logprob: float
+    top: tuple[tuple[int, float], ...] = ()  # the likeliest tokens with theirs, likeliest first, as many as asked for
 
 
 @dataclass(frozen=True)
 class Result:
-    """The answer to one prompt."""
+    """One answer to one prompt."""
 
     prompt_token_ids: list[int]
-    token_ids: list[int]  # the answer's, an end token included
-    text: str  # without special tokens
+    token_ids: list[int]  # the answer's; an end token, or the one that completes a stop string, included
+    text: str  # without special tokens; ends before a stop string
     finish_reason: FinishReason
     seed: int  # the one used, also where none was given
     stats: RequestStats
+    sample_index: int = 0  # which of the prompt's n answers
+    stop_string: str | None = None  # the one that ended it
+    logprobs: list[TokenLogprob] | None = None  # one for each of token_ids
+    prompt_logprobs: list[TokenLogprob | None] | None = None  # one for each of the prompt's; the first has none
 
 
 @dataclass(frozen=True)
@@ -23,5 +38,6 @@ class Piece:
     """What one step added to a streamed answer. Joined, the texts are the result's text."""
 
     text: str  # never part of a character; may be empty
-    token_ids: list[int]
+    token_ids: list[int]  # new ones; their text may come later, where it is held back
     result: Result | None = None  # with the last piece
+    sample_index: int = 0

@@ -1,8 +1,8 @@
 """One speculative step: the page to read first.
 
-Draft a tree for every request, let the target read all nodes of all trees in one pass, keep what it agrees with and one token more.
-Prefill, plain decoding and speculation are the same step: a chunk of the prompt is a chain of known nodes, plain decoding is a
-tree of the root alone. Which drafter, which runtime, greedy or sampled: nothing here knows.
+Draft a tree for every request, let the target read all nodes of all trees in one pass, keep what it agrees with and one
+token more. Prefill, plain decoding and speculation are the same step: a chunk of the prompt is a chain of known nodes,
+plain decoding is a tree of the root alone. Which drafter, which runtime, greedy or sampled: nothing here knows.
 """
 
 from collections.abc import Sequence
@@ -10,12 +10,13 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from foreword.draft.base import Drafter, DraftNeed, Plan, RequestView
+from foreword.engine.logprobs import Asked, record_logprobs, scored_nodes
 from foreword.engine.request import Request
 from foreword.runtime.base import Need, PassOutput
 from foreword.target.target import Target
 from foreword.tree.draft_tree import DraftTree
 from foreword.tree.pack import PackedBatch, pack
-from foreword.verify.base import Answers, Ask, Verifier, known_only
+from foreword.verify.base import Answers, Verifier, known_only
 from foreword.verify.verdict import Verdict
 
 
@@ -50,13 +51,12 @@ def speculative_step(requests: Sequence[Request], parts: StepParts) -> StepRecor
     """Draft, read everything in one pass, keep the agreed part."""
     plans = parts.controller.plan(requests)  # how many nodes, which drafter, why
     trees = parts.drafter.propose(requests, plans)  # one DraftTree a request
+    trees = [r.guide(tree, plan) for r, tree, plan in zip(requests, trees, plans, strict=True)]  # as grammars want them
     batch = pack(trees, [r.kv_len for r in requests], [r.slot for r in requests])  # flat over all nodes
     asks = _ask(requests, trees, batch, parts.verifier)
     output = parts.target.forward(batch, _union(asks, parts.drafter.need, batch))
     verdicts = _verify(requests, trees, batch, asks, output, parts.verifier)  # accepted path + one extra token
-    num_emitted = commit(
-        requests, trees, verdicts, parts.target
-    )  # stop conditions cut; KV keeps the path, drops the rest
+    num_emitted = commit(requests, trees, verdicts, parts.target)  # stop conditions cut; KV keeps the path alone
     parts.drafter.observe(requests, trees, verdicts, batch, output)  # what the next proposal needs
     return StepRecord(plans, batch.num_nodes, num_emitted)
 
@@ -81,19 +81,21 @@ def commit(
 
 def _ask(
     requests: Sequence[Request], trees: Sequence[DraftTree], batch: PackedBatch, verifier: Verifier
-) -> list[Ask | None]:
-    """What the verifier wants of each request's nodes; nothing where known tokens are still unread after this pass."""
-    return [
-        verifier.ask(tree, start, request.kv_len, request.sampler) if tree.num_known == request.num_unread else None
-        for request, tree, start in zip(requests, trees, batch.starts, strict=False)
-    ]
+) -> list[Asked]:
+    """What is wanted of each request's nodes; nothing to verify where known tokens are still unread after this pass."""
+    asked = []
+    for request, tree, start in zip(requests, trees, batch.starts, strict=False):
+        is_last = tree.num_known == request.num_unread
+        ask = verifier.ask(tree, start, request.kv_len, request.sampler) if is_last else None
+        asked.append(Asked(ask, [start + node for node in scored_nodes(request, tree)]))
+    return asked
 
 
-def _union(asks: Sequence[Ask | None], need: DraftNeed, batch: PackedBatch) -> Need:
-    """What the pass must hand back: what the verifier and the drafter ask for."""
+def _union(asked: Sequence[Asked], need: DraftNeed, batch: PackedBatch) -> Need:
+    """What the pass must hand back: what verifier, results and drafter ask for."""
     return Need(
-        draws=[draw for ask in asks if ask for draw in ask.draws],
-        logits=[node for ask in asks if ask for node in ask.logits],
+        draws=[draw for a in asked if a.ask for draw in a.ask.draws],
+        logits=[node for a in asked for node in a.logits],
         top_k=need.top_k,
         top_nodes=range(batch.num_nodes) if need.top_k else (),
         taps=need.taps,
@@ -105,21 +107,24 @@ def _verify(
     requests: Sequence[Request],
     trees: Sequence[DraftTree],
     batch: PackedBatch,
-    asks: Sequence[Ask | None],
+    asked: Sequence[Asked],
     output: PassOutput,
     verifier: Verifier,
 ) -> list[Verdict]:
     """One verdict a request, from its share of the answers."""
     verdicts, draw, row = [], 0, 0
-    for request, tree, start, ask in zip(requests, trees, batch.starts, asks, strict=False):
-        if ask is None:
-            verdicts.append(known_only(tree))
-            continue
-        choices = {d.node - start: output.choices[draw + i] for i, d in enumerate(ask.draws)}
-        logits = output.logits[row : row + len(ask.logits)] if output.logits is not None else None
-        draw, row = draw + len(ask.draws), row + len(ask.logits)
-        answers = Answers(choices, logits, request.token_ids, request.prompt_len, request.stats.num_steps)
-        verdicts.append(verifier.decide(tree, answers, request.sampler))
+    for request, tree, start, wanted in zip(requests, trees, batch.starts, asked, strict=False):
+        rows = output.logits[row : row + len(wanted.logits)] if output.logits is not None else None
+        row += len(wanted.logits)
+        verdict = known_only(tree)
+        if wanted.ask is not None:
+            choices = {d.node - start: output.choices[draw + i] for i, d in enumerate(wanted.ask.draws)}
+            draw += len(wanted.ask.draws)
+            logits = rows[: len(wanted.ask.logits)] if rows is not None else None
+            answers = Answers(choices, logits, request.token_ids, request.prompt_len, request.stats.num_steps)
+            verdict = verifier.decide(tree, answers, request.sampler)
+        record_logprobs(request, tree, verdict, wanted, start, rows)
+        verdicts.append(verdict)
     return verdicts
 
 

@@ -2,11 +2,15 @@
 
 import math
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from foreword.errors import ConfigError
+
+if TYPE_CHECKING:
+    from foreword.sampling.grammar import Grammar
+    from foreword.sampling.processors import LogitsProcessor, StatefulProcessor
 
 DEFAULT_MAX_TOKENS = 128
 
@@ -36,10 +40,14 @@ class Warp:
 
 @dataclass(frozen=True, kw_only=True)
 class SamplingParams:
-    """Options of one request. Invalid values raise `ConfigError`.
+    """Options of one request. Invalid values raise `ConfigError`; the defaults change nothing.
 
-    `temperature` is 0 (greedy) unless given. Without a `seed` each request gets a fresh one, reported in its result; the
-    same seed gives the same tokens whatever drafter, batch or timing.
+    `temperature` is 0 (greedy) unless given. Without a `seed` each request gets a fresh one, reported in its result;
+    the same seed gives the same tokens whatever drafter, batch or timing.
+
+    Logits are changed in this order: logit_bias, allowed_token_ids, bad_words, grammar, min_tokens; repetition penalty
+    (prompt and answer), presence and frequency penalty (answer only); logits_processors; then temperature, top-k,
+    top-p, min-p. What an earlier part rules out stays out.
     """
 
     temperature: float = 0.0
@@ -47,21 +55,96 @@ class SamplingParams:
     top_p: float = 1.0
     min_p: float = 0.0
     seed: int | None = None
+    n: int = 1  # answers a prompt; answer 0 uses the seed itself
     max_tokens: int = DEFAULT_MAX_TOKENS
+    min_tokens: int = 0  # no end token or stop string ends the answer before this many tokens precede it
     stop_token_ids: tuple[int, ...] = ()
+    stop: tuple[str, ...] = ()  # texts that end the answer and are cut off it; one text may be given as it is
     ignore_eos: bool = False
+    repetition_penalty: float = 1.0  # above 1: tokens of prompt and answer become less likely
+    presence_penalty: float = 0.0  # taken once off the logits of tokens of the answer
+    frequency_penalty: float = 0.0  # taken off for each time they occur in the answer
+    logit_bias: Mapping[int, float] | tuple[tuple[int, float], ...] = ()  # added to logits; kept as pairs
+    allowed_token_ids: tuple[int, ...] | None = None  # no others; None allows all
+    bad_words: tuple[str | tuple[int, ...], ...] = ()  # token sequences (or texts) that may not be completed
+    grammar: "Grammar | None" = None
+    logits_processors: tuple["LogitsProcessor | StatefulProcessor", ...] = ()
+    logprobs: int | None = None  # log-probabilities of the answer's tokens, and of this many of the likeliest
+    prompt_logprobs: int | None = None  # the same of the prompt's tokens
 
     def __post_init__(self) -> None:
+        self._check_drawing()
+        self._check_end()
+        self._check_penalties()
+        self._check_tokens()
+
+    def _check_drawing(self) -> None:
         _check_number("temperature", self.temperature, lambda t: t >= 0, "0 (greedy) or above")
         _check_number("top_p", self.top_p, lambda p: 0 < p <= 1, "above 0, at most 1 (1 keeps all)")
         _check_number("min_p", self.min_p, lambda p: 0 <= p <= 1, "from 0 (off) to 1")
         _check_integer("top_k", self.top_k, 0, "0 (off) or above")
-        _check_integer("max_tokens", self.max_tokens, 0, "0 or above")
+        _check_integer("n", self.n, 1, "1 or above")
+        for name in ("logprobs", "prompt_logprobs"):
+            if getattr(self, name) is not None:
+                _check_integer(name, getattr(self, name), 0, "None (off), 0 (the token alone) or above")
         if self.seed is not None:
             _check_integer("seed", self.seed, 0, "a whole number from 0 to 2^64 - 1, or None for a fresh one")
             if self.seed >= 1 << 64:
                 raise ConfigError(f"seed is {self.seed}; allowed: a whole number from 0 to 2^64 - 1")
-        object.__setattr__(self, "stop_token_ids", tuple(self.stop_token_ids))
+
+    def _check_end(self) -> None:
+        _check_integer("max_tokens", self.max_tokens, 0, "0 or above")
+        _check_integer("min_tokens", self.min_tokens, 0, "0 or above")
+        if self.min_tokens > self.max_tokens:
+            raise ConfigError(
+                f"min_tokens is {self.min_tokens}, more than max_tokens, {self.max_tokens}; swap or lower it"
+            )
+        self._set("stop_token_ids", _token_ids("stop_token_ids", self.stop_token_ids))
+        stop = (self.stop,) if isinstance(self.stop, str) else tuple(self.stop)
+        for text in stop:
+            if not isinstance(text, str) or not text:
+                raise ConfigError(f"stop has {text!r}; allowed: texts of at least one character")
+        self._set("stop", stop)
+
+    def _check_penalties(self) -> None:
+        _check_number("repetition_penalty", self.repetition_penalty, lambda r: r > 0, "above 0 (1 is off)")
+        for name in ("presence_penalty", "frequency_penalty"):
+            _check_number(name, getattr(self, name), lambda _: True, "a finite number (0 is off)")
+        pairs = self.logit_bias.items() if isinstance(self.logit_bias, Mapping) else self.logit_bias
+        for token, bias in pairs:
+            _check_integer("a token id of logit_bias", token, 0, "0 or above")
+            _check_number(f"logit_bias of token {token}", bias, lambda _: True, "a finite number (-100 all but bans)")
+        self._set("logit_bias", tuple(sorted((int(token), float(bias)) for token, bias in pairs)))
+
+    def _check_tokens(self) -> None:
+        if self.allowed_token_ids is not None:
+            allowed = _token_ids("allowed_token_ids", self.allowed_token_ids)
+            if not allowed:
+                raise ConfigError("allowed_token_ids is empty, which allows nothing; give ids, or None to allow all")
+            self._set("allowed_token_ids", allowed)
+        words = (self.bad_words,) if isinstance(self.bad_words, str) else tuple(self.bad_words)
+        if any(len(word) == 0 for word in words):
+            raise ConfigError("bad_words has an empty entry; give texts or token sequences of at least one token")
+        ids = tuple(word if isinstance(word, str) else _token_ids("bad_words", word) for word in words)
+        self._set("bad_words", ids)
+        self._set("logits_processors", tuple(self.logits_processors))
+        for processor in self.logits_processors:
+            if not callable(processor):
+                raise ConfigError(
+                    f"logits_processors has {processor!r}; allowed: callables (token_ids, logits) -> logits"
+                )
+        if self.grammar is not None:
+            from foreword.sampling.grammar import (
+                Grammar,
+            )  # torch comes with it: `foreword --help` must not wait for that
+
+            if not isinstance(self.grammar, Grammar):
+                raise ConfigError(f"grammar is {self.grammar!r}; make one by Grammar.json_schema, .regex or .choice")
+            if self.ignore_eos:
+                raise ConfigError("ignore_eos goes on past the end token, but a grammar ends with it; leave one out")
+
+    def _set(self, name: str, value: Any) -> None:
+        object.__setattr__(self, name, value)
 
     @property
     def warp(self) -> Warp:
@@ -73,6 +156,46 @@ class SamplingParams:
     def with_seed(self) -> "SamplingParams":
         """These options with a seed: their own, or a fresh one."""
         return self if self.seed is not None else replace(self, seed=secrets.randbits(63))
+
+    def with_bad_word_ids(self, encode: Callable[[str], list[int]]) -> "SamplingParams":
+        """These options with the texts among `bad_words` as token ids: as the start of a text and after a space."""
+        if not any(isinstance(word, str) for word in self.bad_words):
+            return self
+        ids: dict[tuple[int, ...], None] = {}
+        for word in self.bad_words:
+            forms = (word, " " + word.lstrip()) if isinstance(word, str) else (word,)
+            for form in forms:
+                ids[tuple(encode(form) if isinstance(form, str) else form)] = None
+        return replace(self, bad_words=tuple(i for i in ids if i))
+
+    def check_vocabulary(self, vocab_size: int) -> None:
+        """Raise `ConfigError` if an id lies outside a vocabulary."""
+        words = [token for word in self.bad_words if not isinstance(word, str) for token in word]
+        named = {
+            "stop_token_ids": self.stop_token_ids,
+            "logit_bias": dict(self.logit_bias).keys(),
+            "allowed_token_ids": self.allowed_token_ids or (),
+            "bad_words": words,
+        }
+        for name, ids in named.items():
+            for token in ids:
+                if token >= vocab_size:
+                    raise ConfigError(
+                        f"{name} has token {token}, outside the vocabulary; allowed: 0 to {vocab_size - 1}"
+                    )
+        for name in ("logprobs", "prompt_logprobs"):
+            if (getattr(self, name) or 0) > vocab_size:
+                raise ConfigError(f"{name} is {getattr(self, name)}; the vocabulary has {vocab_size} tokens")
+
+
+def _token_ids(name: str, ids: Iterable[int]) -> tuple[int, ...]:
+    try:
+        ids = tuple(ids)
+    except TypeError as error:
+        raise ConfigError(f"{name} is {ids!r}; allowed: a list of token ids") from error
+    for token in ids:
+        _check_integer(f"a token id of {name}", token, 0, "0 or above")
+    return ids
 
 
 def _check_number(name: str, value: Any, is_allowed: Callable[[float], bool], allowed: str) -> None:

@@ -55,6 +55,15 @@ class Sampler:
         """Row key of the noise for the token that will stand at `position`."""
         return 0 if self.warp.is_greedy else row_key(self.seed, self.sample_index, stream, position)
 
+    def step_key(self, stream: Stream, root_position: int, node: int, step: int = 0) -> int:
+        """Row key of noise that serves once: for one node of one step, never again at the same position.
+
+        `root_position` is that of the last known token; every step has another one, so it names the step too. A
+        decision that looks past the tokens it keeps (block verification does) leaves the noise of later positions
+        conditioned on what it saw: met again in the next step, it would bias the output.
+        """
+        return row_key(self.seed, self.sample_index, stream, root_position, step, node)
+
     def draw_after(self, node: int, node_position: int) -> Draw:
         """Draw the token that follows `node`, which stands at `node_position`."""
         return Draw(node, self.warp, self.key(node_position + 1))
