@@ -13,12 +13,14 @@ from dataclasses import dataclass
 import torch
 
 from foreword.runtime.base import Decoder, KVCache, Need
+from foreword.runtime.native_threads import default_threads
 from foreword.sampling.params import Warp
 from foreword.sampling.sampler import Draw
 from foreword.tree.draft_tree import DraftTree
 from foreword.tree.pack import pack
 
 _WARM_UP = 3
+_LEAST_BYTES = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -73,15 +75,14 @@ def measure_prefill(decoder: Decoder, num_tokens: int, chunk: int = 512, repeats
 
 
 def read_bandwidth_gb_per_s(num_bytes: int, threads: int | None = None) -> float:
-    """How fast this machine reads `num_bytes` that nothing else touches, with the given threads."""
+    """How fast this machine reads `num_bytes` (a megabyte at least), with the given threads."""
+    num_bytes = max(num_bytes, _LEAST_BYTES)
     try:
         from foreword_kernels import read_bandwidth  # pyright: ignore[reportMissingImports]
-
-        return read_bandwidth(num_bytes, threads or 0)
     except ImportError:
         data = torch.ones(num_bytes // 8, dtype=torch.float64)
-        best_s = min(_timed_sum(data) for _ in range(7))
-        return num_bytes / best_s / 1e9
+        return num_bytes / min(_timed_sum(data) for _ in range(7)) / 1e9
+    return read_bandwidth(num_bytes, threads or default_threads())
 
 
 def _timed_sum(data: torch.Tensor) -> float:

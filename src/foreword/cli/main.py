@@ -1,0 +1,86 @@
+"""Entry point: commands, and what becomes of errors.
+
+A user's mistake is one line on stderr and exit code 2, never a traceback: that would be a bug of foreword. 130 after
+Ctrl-C; a quiet 1 when the reader of stdout went away.
+"""
+
+import io
+import os
+import sys
+from collections.abc import Sequence
+from typing import Annotated
+
+import typer
+
+from foreword.cli import demo, doctor, generate, inspect_model, profile
+from foreword.errors import ForewordError
+
+EXIT_BROKEN_PIPE, EXIT_USER_ERROR, EXIT_INTERRUPTED = 1, 2, 130
+
+# typer carries its own copy of click; what it raises for a wrong option has this base in every version.
+_UsageError: type[Exception] = typer.BadParameter.__mro__[1]  # pyright: ignore[reportAssignmentType]
+
+app = typer.Typer(
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    no_args_is_help=True,
+    help="Generate faster with the same words: lossless speculative decoding.",
+)
+app.command(name="demo")(demo.demo)
+app.command(name="generate")(generate.generate)
+app.command(name="inspect")(inspect_model.inspect)
+app.command(name="profile")(profile.profile)
+app.command(name="doctor")(doctor.doctor)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        from foreword import __version__
+
+        print(f"foreword {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    """Options of the command itself."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a command line (by default the process's own); returns the exit code."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # a terminal that cannot show a character is no reason to stop
+    try:
+        code = app(args=None if arguments is None else list(arguments), prog_name="foreword", standalone_mode=False)
+        sys.stdout.flush()
+        return code if isinstance(code, int) else 0
+    except ForewordError as error:
+        return _fail(str(error))
+    except _UsageError as error:
+        return _fail(_usage_message(error))
+    except (KeyboardInterrupt, typer.Abort):
+        print("interrupted", file=sys.stderr)
+        return EXIT_INTERRUPTED
+    except BrokenPipeError:
+        # Python flushes stdout once more at exit; give it somewhere to go.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return EXIT_BROKEN_PIPE
+
+
+def _fail(message: str) -> int:
+    if message:
+        print(f"error: {message}", file=sys.stderr)
+    return EXIT_USER_ERROR
+
+
+def _usage_message(error: Exception) -> str:
+    """What is wrong with the command line; empty where typer has printed the help instead."""
+    message = " ".join(getattr(error, "format_message", error.__str__)().split()).rstrip(".")
+    context = getattr(error, "ctx", None)
+    command = context.command_path if context is not None else "foreword"
+    return message and f"{message}; see '{command} --help'"

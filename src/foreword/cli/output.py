@@ -1,0 +1,50 @@
+"""What goes to stdout and stderr: data there, everything else here, bars only where a terminal shows them."""
+
+import json
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from rich.console import Console
+
+_PIPED_WIDTH = 120
+
+
+def print_json(data: Any) -> None:
+    """One line of JSON on stdout, at once, for programs that read along.
+
+    Escaped to ASCII: it survives any terminal encoding, and no reader takes a U+2028 in a text for the end of the line.
+    """
+    print(json.dumps(data), flush=True)
+
+
+def note(text: str) -> None:
+    """One line for people, on stderr."""
+    print(text, file=sys.stderr, flush=True)
+
+
+def console() -> "Console":
+    """Tables on stdout; plain text, and always as wide, where no terminal shows them."""
+    from rich.console import Console
+
+    return Console(highlight=False, markup=False, width=None if sys.stdout.isatty() else _PIPED_WIDTH)
+
+
+@contextmanager
+def progress_bar(label: str, total: int, is_wanted: bool = True) -> "Iterator[Callable[[], None]]":
+    """A bar on stderr that moves one on at each call; nothing where there is no terminal, or data goes there too."""
+    if not is_wanted or total < 2 or not sys.stderr.isatty() or sys.stdout.isatty():
+        yield lambda: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    # Rich would otherwise send stdout through its console, which is stderr.
+    with Progress(*columns, console=Console(stderr=True), redirect_stdout=False, redirect_stderr=False) as bars:
+        task = bars.add_task(label, total=total)
+        yield lambda: bars.advance(task)

@@ -1,0 +1,94 @@
+"""Files of prompts: JSON lines in one of three forms, read whole and checked before a model is loaded.
+
+    {"id": "a/1", "category": "chat", "turns": ["first question", "second question"]}     chat template applied
+    {"id": "a/2", "prompt": "Once upon a time"}                                           plain text
+    {"id": "a/3", "token_ids": [1, 2, 3]}
+
+Other keys are ignored. A line without an id is called by its number.
+"""
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from foreword.errors import ConfigError
+
+FORMS = ("turns", "prompt", "token_ids")
+THE_PROMPT = "the prompt"  # where the prompt of --prompt comes from
+
+
+@dataclass(frozen=True)
+class PromptLine:
+    """One prompt and where it comes from. Exactly one of the last three is set."""
+
+    where: str  # for messages: "FILE, line 3"
+    id: str | int
+    category: str | None = None
+    turns: tuple[str, ...] | None = None
+    prompt: str | None = None
+    token_ids: tuple[int, ...] | None = None
+
+
+def read_prompts(path: Path, limit: int | None = None) -> list[PromptLine]:
+    """The prompts of a file, at most the first `limit`; `ConfigError` names the file and line that is wrong."""
+    if limit is not None and limit < 1:
+        raise ConfigError(f"limit is {limit}; allowed: 1 or above")
+    prompts: list[PromptLine] = []
+    for number, text in _lines(path):
+        if limit is not None and len(prompts) == limit:
+            break
+        prompts.append(_parse(f"{path}, line {number}", number, text))
+    if not prompts:
+        raise ConfigError(f'{path} holds no prompts; it needs JSON lines such as {{"id": 1, "prompt": "Hello"}}')
+    return prompts
+
+
+def _lines(path: Path) -> Iterator[tuple[int, str]]:
+    """Numbered lines that are not blank. Only a line feed ends one: JSON strings may hold other line separators."""
+    try:
+        text = path.read_bytes().decode("utf-8-sig")
+    except OSError as error:
+        raise ConfigError(f"the prompts file {path} cannot be read: {error.strerror or error}") from error
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"the prompts file {path} is not UTF-8 text ({error})") from error
+    for number, line in enumerate(text.split("\n"), start=1):
+        if line.strip():
+            yield number, line
+
+
+def _parse(where: str, number: int, text: str) -> PromptLine:
+    try:
+        line = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise ConfigError(f"{where} is not JSON: {error.msg} at column {error.colno}") from error
+    if not isinstance(line, dict):
+        raise ConfigError(f'{where} is not a JSON object; it must look like {{"id": 1, "prompt": "Hello"}}')
+    given = [form for form in FORMS if form in line]
+    if len(given) != 1:
+        raise ConfigError(f"{where} has {' and '.join(given) or 'no prompt'}; give exactly one of {', '.join(FORMS)}")
+    name, category = line.get("id", number), line.get("category")
+    if not isinstance(name, str | int):
+        raise ConfigError(f"{where}: id is {name!r}; allowed: a text or a number")
+    if not isinstance(category, str | None):
+        raise ConfigError(f"{where}: category is {category!r}; allowed: a text")
+    return PromptLine(where, name, category, **{given[0]: _checked(where, given[0], line[given[0]])})
+
+
+def _checked(where: str, form: str, value: Any) -> Any:
+    """The prompt itself, of the right type and not empty."""
+    if form == "prompt":
+        if not isinstance(value, str) or not value:
+            raise ConfigError(f"{where}: prompt is {_short(value)}; it must be a text that is not empty")
+        return value
+    kind, words = (str, "texts") if form == "turns" else (int, "whole numbers")
+    is_list = isinstance(value, list) and all(isinstance(v, kind) and not isinstance(v, bool) for v in value)
+    if not is_list or not value:
+        raise ConfigError(f"{where}: {form} is {_short(value)}; it must be a list of at least one, all {words}")
+    return tuple(value)
+
+
+def _short(value: Any) -> str:
+    text = json.dumps(value)
+    return text if len(text) <= 60 else text[:57] + "..."
