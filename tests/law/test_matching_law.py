@@ -93,10 +93,8 @@ def test_the_law_of_matching_is_the_targets(case, seed):
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda m: m.__name__)
 @pytest.mark.parametrize("case", [chain_case, tree_case])
 def test_the_law_sees_a_wrong_rule(case, mutant):
-    seen = []
-    for seed in range(3):
-        trees, target = case(seed)
-        seen.append(matching_law(trees, target, LENGTH, mutant) != target_law(target, LENGTH))
+    cases = (case(seed) for seed in range(3))
+    seen = (matching_law(trees, target, LENGTH, mutant) != target_law(target, LENGTH) for trees, target in cases)
     assert any(seen), f"{mutant.__name__} passes as lossless"
 
 

@@ -45,8 +45,8 @@ def tiny_spec(family: str = "llama", **overrides: Any) -> ModelSpec:
 class TinyWeights:
     """`WeightSource` of random weights, float32.
 
-    Matrices keep the size of what passes through them and the head's rows have norm `logit_scale`, so that logits spread
-    over a few units: neither flat nor one-hot. Norms and biases are random too, so that leaving one out shows.
+    Matrices keep the size of what passes through them and the head's rows have norm `logit_scale`, so that logits
+    spread over a few units: neither flat nor one-hot. Norms and biases are random too, so that leaving one out shows.
     """
 
     def __init__(self, spec: ModelSpec, seed: int = 0, logit_scale: float = 2.0) -> None:

@@ -19,10 +19,10 @@ from foreword.tree.pack import PackedBatch
 CONTEXT = 3
 
 
-def toy_spec(vocab_size: int = 12, context_len: int = 4096) -> ModelSpec:
+def toy_spec(vocab_size: int = 12, context_len: int = 4096, num_layers: int = 1) -> ModelSpec:
     return ModelSpec(
-        family="llama", hidden_size=8, intermediate_size=8, num_layers=1, num_heads=2, num_kv_heads=1, head_dim=4,
-        vocab_size=vocab_size, context_len=context_len,
+        family="llama", hidden_size=8, intermediate_size=8, num_layers=num_layers,
+        num_heads=2, num_kv_heads=1, head_dim=4, vocab_size=vocab_size, context_len=context_len,
     )  # fmt: skip
 
 
@@ -81,15 +81,29 @@ class ToyDecoder:
     def __eq__(self, other) -> bool:
         return hash(self) == hash(other)
 
-    def __init__(self, vocab_size: int = 12, seed: int = 0, sharpness: float = 3.0, context_len: int = 4096) -> None:
-        self.spec = toy_spec(vocab_size, context_len)
+    def __init__(
+        self,
+        vocab_size: int = 12,
+        seed: int = 0,
+        sharpness: float = 3.0,
+        context_len: int = 4096,
+        num_layers: int = 1,
+    ) -> None:
+        self.spec = toy_spec(vocab_size, context_len, num_layers)
         self.seed, self.sharpness = seed, sharpness
         self.num_passes = 0
+        self._shallow: dict[int, ToyDecoder] = {}
         self._rows: dict[tuple, torch.Tensor] = {}
         self._choices: dict[tuple, int] = {}
 
     def new_cache(self) -> ToyCache:
         return ToyCache()
+
+    def first_layers(self, num_layers: int) -> "ToyDecoder":
+        """Not so deep a thinker: the same function blurred by another one, on the same caches."""
+        if num_layers not in self._shallow:
+            self._shallow[num_layers] = BlurredDecoder(self, 0.25)
+        return self._shallow[num_layers]
 
     def logits_after(self, tokens, position: int) -> torch.Tensor:
         """The model itself: logits after `tokens`, whose last one stands at `position`."""
@@ -131,3 +145,28 @@ class ToyDecoder:
             stacked = torch.log_softmax(torch.stack([rows[n] for n in need.top_nodes]), -1)
             top_logprobs, top_ids = stacked.topk(need.top_k)
         return PassOutput(choices=choices, logits=logits, top_ids=top_ids, top_logprobs=top_logprobs)
+
+
+class BlurredDecoder(ToyDecoder):
+    """Mostly of another decoder's mind: its logits and a share of those of a third. Drafts with middling success."""
+
+    def __init__(
+        self, other: ToyDecoder, blur: float, vocab_size: int | None = None, context_len: int | None = None
+    ) -> None:
+        super().__init__(
+            vocab_size or other.spec.vocab_size,
+            other.seed + 1000,
+            other.sharpness * blur,
+            context_len or other.spec.context_len,
+        )
+        self.other = other
+
+    def logits_after(self, tokens, position: int) -> torch.Tensor:
+        key = ("blurred", tuple(tokens[-CONTEXT:]), position % 5)
+        if key not in self._rows:
+            size = self.spec.vocab_size
+            theirs = torch.zeros(size)
+            known = self.other.logits_after(tokens, position)[:size]
+            theirs[: len(known)] = known
+            self._rows[key] = super().logits_after(tokens, position) + theirs
+        return self._rows[key]

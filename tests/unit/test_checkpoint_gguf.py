@@ -42,7 +42,9 @@ def test_a_gguf_gives_its_spec_and_its_tensors(tmp_path, family, tied):
 
 
 # Largest error, in steps of a value's own block: half a step, and a little for the rounded scale.
-@pytest.mark.parametrize(("quantisation", "steps"), [("F16", 0), ("BF16", 0), ("Q8_0", 127), ("Q5_1", 31), ("Q4_1", 15)])
+@pytest.mark.parametrize(
+    ("quantisation", "steps"), [("F16", 0), ("BF16", 0), ("Q8_0", 127), ("Q5_1", 31), ("Q4_1", 15)]
+)
 def test_quantised_tensors_come_out_near_what_went_in(tmp_path, quantisation, steps):
     weights = TinyWeights(gguf_spec())
     checkpoint = open_checkpoint(write_gguf(tmp_path / "m.gguf", weights, quantisation), cache_dir=tmp_path)
@@ -69,9 +71,9 @@ def test_q4_1_blocks_are_read_by_the_rule(tmp_path):
     rows, blocks = weights.spec.intermediate_size, weights.spec.hidden_size // 32
     scale, least = rng.random((2, rows, blocks)).astype(np.float16)
     packed = rng.integers(0, 256, (rows, blocks, 16), dtype=np.uint8)
-    raw = np.concatenate(
-        [scale[..., None].view(np.uint8), least[..., None].view(np.uint8), packed], axis=-1
-    ).reshape(rows, -1)
+    raw = np.concatenate([scale[..., None].view(np.uint8), least[..., None].view(np.uint8), packed], axis=-1).reshape(
+        rows, -1
+    )
     path = write_gguf(tmp_path / "m.gguf", weights, raw_tensors={"layers.1.up.weight": (raw, "Q4_1")})
     got = open_checkpoint(path, cache_dir=tmp_path).tensor("layers.1.up.weight").numpy()
     for row, column in [(0, 0), (0, 15), (0, 16), (5, 31), (7, 40), (95, 63)]:

@@ -1,0 +1,98 @@
+"""Every untrained drafter over toy decoders, and a wrapper that checks each proposal."""
+
+import functools
+from collections.abc import Callable
+
+from foreword.config import DraftConfig, draft_config
+from foreword.draft.cascade import CascadeDrafter
+from foreword.draft.draft_model import ModelDrafter
+from foreword.draft.registry import make_drafter
+from foreword.draft.universal import UniversalDrafter
+from foreword.target.target import Target
+from tests.support.toy_decoder import BlurredDecoder, ToyDecoder
+from tests.support.toy_tokenizers import PairTokenizer, SingleTokenizer
+
+
+class Checked:
+    """A drafter whose proposals are checked: valid trees, within their plans, chances that make sense."""
+
+    def __init__(self, drafter) -> None:
+        self.drafter = drafter
+        self.num_drafted = 0
+
+    def __getattr__(self, name):
+        return getattr(self.drafter, name)
+
+    def propose(self, requests, plans):
+        trees = self.drafter.propose(requests, plans)
+        assert len(trees) == len(requests)
+        for request, plan, tree in zip(requests, plans, trees, strict=True):
+            tree.check()
+            assert tree.num_known == plan.num_known
+            assert list(tree.token_ids[: tree.num_known]) == request.token_ids[request.kv_len :][: plan.num_known]
+            assert tree.num_drafted <= plan.num_nodes, f"{tree.num_drafted} nodes, {plan.num_nodes} allowed"
+            assert max(tree.depths) - tree.num_known + 1 <= plan.depth, f"{max(tree.depths)} deep, {plan.depth} allowed"
+            if tree.accept_probs is not None:
+                for node in range(1, tree.num_nodes):
+                    assert 0 <= tree.accept_probs[node] <= tree.accept_probs[tree.parents[node]] + 1e-9
+            self.num_drafted += tree.num_drafted
+        return trees
+
+
+def by_name(spec: str | dict) -> Callable[[Target], object]:
+    return lambda target: make_drafter(draft_config(spec), target)
+
+
+@functools.cache
+def blurred(decoder: ToyDecoder, blur: float) -> BlurredDecoder:
+    """One and the same for equal arguments, so that its rows are worked out once."""
+    return BlurredDecoder(decoder, blur)
+
+
+@functools.cache
+def pair_model() -> ToyDecoder:
+    return ToyDecoder(vocab_size=PairTokenizer.vocab_size, seed=5)
+
+
+def model_drafter(blur: float = 0.25, **options) -> Callable[[Target], object]:
+    def make(target: Target):
+        draft = blurred(target.decoder, blur) if blur else target.decoder
+        return ModelDrafter(draft, target.spec.vocab_size, DraftConfig(method="draft_model", **options))
+
+    return make
+
+
+def universal_drafter(target: Target):
+    """A draft model over pairs of letters for a target over single ones."""
+    return UniversalDrafter(pair_model(), PairTokenizer(), SingleTokenizer(), DraftConfig(method="draft_model"))
+
+
+def cascade_drafter(is_merging: bool) -> Callable[[Target], object]:
+    def make(target: Target):
+        parts = [by_name("suffix"), by_name("recycling"), by_name("lookahead"), model_drafter()]
+        return CascadeDrafter([part(target) for part in parts], 1.0, is_merging)
+
+    return make
+
+
+_PAST = {"method": "suffix", "suffix_decoding_max_cached_requests": 3, "suffix_decoding_max_cached_tokens": 100}
+_LOOKAHEAD = {"method": "lookahead", "lookahead_window": 3, "lookahead_ngram": 4, "lookahead_guesses": 2}
+
+DRAFTERS: dict[str, Callable[[Target], object]] = {
+    "ngram": by_name("ngram"),
+    "suffix": by_name("suffix"),
+    "suffix-chain": by_name({"method": "suffix", "suffix_decoding_tree": False}),
+    "suffix-past": by_name(_PAST),
+    "recycling": by_name("recycling"),
+    "recycling-per-request": by_name({"method": "recycling", "recycling_per_request": True, "recycling_top_k": 3}),
+    "lookahead": by_name("lookahead"),
+    "lookahead-3-4-2": by_name(_LOOKAHEAD),
+    "layerskip": by_name({"method": "layerskip", "exit_layer": 1}),
+    "layerskip-tree": by_name({"method": "layerskip", "exit_layer": 1, "draft_tree_width": 3}),
+    "draft_model": model_drafter(),
+    "draft_model-unsure": model_drafter(draft_confidence_threshold=0.5),
+    "draft_model-tree": model_drafter(draft_tree_width=3),
+    "universal": universal_drafter,
+    "cascade": cascade_drafter(False),
+    "cascade-merged": cascade_drafter(True),
+}

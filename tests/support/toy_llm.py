@@ -1,0 +1,68 @@
+"""A whole `LLM` around the toy decoder, with a real byte-level tokenizer."""
+
+from types import SimpleNamespace
+
+import tokenizers
+import torch
+
+from foreword.checkpoint.tokenizer import Tokenizer
+from foreword.engine.llm import LLM, LoadedModel
+from tests.support.toy_decoder import ToyDecoder
+
+END = "<end>"
+
+
+def byte_tokenizer(*words: str) -> Tokenizer:
+    """The 256 bytes, some ASCII words as tokens of their own (made by merges), and an end token, last."""
+    alphabet = sorted(tokenizers.pre_tokenizers.ByteLevel.alphabet())
+    vocab = {letter: i for i, letter in enumerate(alphabet)}
+    merges = []
+    for word in words:
+        letters = word.replace(" ", "\u0120")
+        for i in range(1, len(letters)):
+            if letters[: i + 1] not in vocab:
+                vocab[letters[: i + 1]] = len(vocab)
+                merges.append((letters[:i], letters[i]))
+    backend = tokenizers.Tokenizer(tokenizers.models.BPE(vocab=vocab, merges=merges))
+    backend.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    backend.decoder = tokenizers.decoders.ByteLevel()
+    backend.add_special_tokens([tokenizers.AddedToken(END, special=True)])
+    return Tokenizer(backend, {"eos_token": END}, None, "toy")
+
+
+def toy_llm(decoder: ToyDecoder, tokenizer: Tokenizer, drafter=None, *, batch_size: int = 8, **options) -> LLM:
+    """An `LLM` that answers with the toy's tokens; `drafter` may be a name or an object."""
+    checkpoint = SimpleNamespace(spec=decoder.spec, tokenizer=tokenizer, eos_token_ids=(tokenizer.eos_token_id,))
+    choice = SimpleNamespace(name="toy", dtype="float32")
+    model = LoadedModel(checkpoint=checkpoint, choice=choice, runtime=None, decoder=decoder)  # type: ignore[arg-type]
+    if drafter is None or isinstance(drafter, str):
+        return LLM(model, drafter or "none", batch_size=batch_size, **options)
+    llm = LLM(model, "ngram", batch_size=batch_size, **options)
+    from foreword.engine.controller import FixedController
+    from foreword.engine.engine import Engine
+    from foreword.engine.step import StepParts
+    from foreword.target.target import Target
+    from foreword.verify.base import Matching
+
+    parts = StepParts(FixedController(16, drafter.name, 4), drafter, Target(decoder), Matching())
+    llm.engine = Engine(parts, batch_size, num_idle=batch_size)
+    return llm
+
+
+class ScriptDecoder(ToyDecoder):
+    """Says one text whatever it is asked: the token of each place by far, the others in some order."""
+
+    def __init__(self, token_ids: list[int], vocab_size: int, prompt_len: int = 1, context_len: int = 4096) -> None:
+        super().__init__(vocab_size, context_len=context_len)
+        self.script, self.prompt_len = tuple(token_ids), prompt_len
+
+    def __hash__(self) -> int:
+        return hash((self.script, self.prompt_len, self.spec))
+
+    def logits_after(self, tokens, position: int) -> torch.Tensor:
+        place = position - self.prompt_len + 1
+        if place not in self._rows:
+            row = -torch.arange(self.spec.vocab_size, dtype=torch.float32) / self.spec.vocab_size
+            row[self.script[place % len(self.script)]] = 9.0
+            self._rows[place] = row
+        return self._rows[place]
