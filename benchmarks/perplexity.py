@@ -50,7 +50,9 @@ def main() -> None:
             middle = len(text) // 2
             ids = model.tokenizer.encode(text[middle : middle + args.tokens * 8])[: args.tokens]
             perplexity = math.exp(nats_per_token(model, ids, args.window))
-            print(json.dumps({"file": file.name, "dtype": dtype, "tokens": len(ids), "perplexity": round(perplexity, 4)}))
+            print(
+                json.dumps({"file": file.name, "dtype": dtype, "tokens": len(ids), "perplexity": round(perplexity, 4)})
+            )
 
 
 if __name__ == "__main__":

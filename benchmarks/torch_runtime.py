@@ -1,10 +1,10 @@
-"""Speed of the torch runtime on a CPU: plain decoding against transformers, pass cost by width, draws, a step's overhead.
+"""Speed of the torch runtime on a CPU: plain decoding against transformers, cost by width, draws, a step's overhead.
 
     python benchmarks/torch_runtime.py [--dtype bfloat16] [--threads 2] [--repeats 7] [--json FILE]
 
-Both sides hold the same weights in the same dtype and read the same prompt ids; runs are interleaved and medians reported,
-with the fastest run beside them (on a busy machine it is the steadier of the two). Milliseconds a token count the tokens
-after the first, on both sides.
+Both sides hold the same weights in the same dtype and read the same prompt ids; runs are interleaved and medians
+reported, with the fastest run beside them (on a busy machine it is the steadier of the two). Milliseconds a token count
+the tokens after the first, on both sides.
 """
 
 import argparse
@@ -26,6 +26,7 @@ from foreword.runtime.base import Need
 from foreword.sampling.noise import Stream, row_key
 from foreword.sampling.params import SamplingParams, Warp
 from foreword.sampling.warp import draw
+from foreword.target.target import Target
 from foreword.tree.draft_tree import DraftTree
 from foreword.tree.pack import pack
 
@@ -54,6 +55,7 @@ def main() -> None:
     model = load_model(args.model, runtime="torch", dtype=args.dtype, device="cpu", threads=args.threads)
     theirs = transformers_model(open_checkpoint(args.model), args.dtype)
     llm = LLM(model, "none", batch_size=1)
+    target = Target(model.decoder)
     prompt_ids = llm.encode(PROMPT)
     figures = {
         "versions": {
@@ -65,8 +67,8 @@ def main() -> None:
         "dtype": args.dtype,
         "threads": args.threads,
         "decoding": compare_decoding(llm, theirs, prompt_ids, args.tokens, args.repeats),
-        "pass_ms": pass_costs(llm.target, prompt_ids, args.repeats),
-        "draw_ms": draw_costs(llm.target, prompt_ids, args.repeats),
+        "pass_ms": pass_costs(target, prompt_ids, args.repeats),
+        "draw_ms": draw_costs(target, prompt_ids, args.repeats),
         "step_overhead_ms": step_overhead(model, prompt_ids, args.tokens, args.repeats),
     }
     show(figures)
@@ -159,7 +161,7 @@ def draw_costs(target, prompt_ids: list[int], repeats: int) -> dict[str, dict]:
 
 
 def step_overhead(model, prompt_ids: list[int], num_tokens: int, repeats: int) -> dict:
-    """What an engine step takes beside the target's pass (which includes the draws), with `ngram` and 8 nodes a step."""
+    """What an engine step takes beside the target's pass and its draws, with `ngram` and 8 nodes a step."""
     llm = LLM(model, "ngram", num_speculative_tokens=NUM_NODES - 1, batch_size=1)
     repetitive = prompt_ids * 4
     overheads = []

@@ -36,22 +36,10 @@ namespace {
 #include "matmul.hpp"
 #if defined(__AMX_INT8__)
 #include "matmul_amx.hpp"
-
-// Fewer tokens than this leave a tile too empty.
-constexpr int kFewestTileTokens = 3;
-
-void matmul(const Matrix& m, const Activations& x, int num_tokens, int tile_begin, int tile_end, const Output& out,
-            const std::uint8_t* then) {
-    if (m.bits == 8 && num_tokens >= kFewestTileTokens)
-        matmul_by_tiles(m, x, num_tokens, tile_begin, tile_end, out, then);
-    else
-        matmul_by_dots(m, x, num_tokens, tile_begin, tile_end, out, then);
-}
+#include "matmul_amx4.hpp"
+#include "matmul_by_tiles.hpp"
 #else
-void matmul(const Matrix& m, const Activations& x, int num_tokens, int tile_begin, int tile_end, const Output& out,
-            const std::uint8_t* then) {
-    matmul_by_dots(m, x, num_tokens, tile_begin, tile_end, out, then);
-}
+constexpr auto matmul = matmul_by_dots;
 #endif
 
 constexpr Kernels kTable = {FW_NAME, rms_norm,       quantise,    matmul,          rotate, attend,

@@ -93,7 +93,7 @@ inline void add_int4_half(const Matrix& m, const Activations& x, int token, int 
         const Floats minimum = load_halves(m.half_scales + subgroup * 2 * kLanes + kLanes);
         FW_UNROLL
         for (int t = 0; t < kTokens; ++t) {
-            const Floats sum_x = splat(static_cast<float>(x.sums[x.sum_index(token + t, group, kIndex)]));
+            const Floats sum_x = to_floats(splat(x.sums[x.sum_index(token + t, group, kIndex)]));
             const Floats part = fma(minimum, sum_x, to_floats(sums[t][j]) * scale);
             totals[t][j] = fma(part, splat(x.scales[x.scale_index(token + t, group)]), totals[t][j]);
         }

@@ -109,16 +109,3 @@ void matmul_blocks(const Matrix& m, const Activations& x, int num_tokens, int ti
     if (tile < tile_end) all_tokens.template operator()<1>(tile);
     _tile_release();
 }
-
-void matmul_by_tiles(const Matrix& m, const Activations& x, int num_tokens, int tile_begin, int tile_end, const Output& out,
-                     const std::uint8_t* then) {
-    const int num_blocks = (num_tokens + kBlock - 1) / kBlock;
-    const int rows = (num_tokens + num_blocks - 1) / num_blocks;
-    if (rows <= 4) return matmul_blocks<4>(m, x, num_tokens, tile_begin, tile_end, out, then);
-    if (rows <= 6) return matmul_blocks<6>(m, x, num_tokens, tile_begin, tile_end, out, then);
-    if (rows <= 8) return matmul_blocks<8>(m, x, num_tokens, tile_begin, tile_end, out, then);
-    if (rows <= 10) return matmul_blocks<10>(m, x, num_tokens, tile_begin, tile_end, out, then);
-    if (rows <= 12) return matmul_blocks<12>(m, x, num_tokens, tile_begin, tile_end, out, then);
-    if (rows <= 14) return matmul_blocks<14>(m, x, num_tokens, tile_begin, tile_end, out, then);
-    matmul_blocks<16>(m, x, num_tokens, tile_begin, tile_end, out, then);
-}

@@ -191,9 +191,7 @@ def with_default_num_nodes(config: DraftConfig, given: Mapping[str, Any] | None 
     """The settings with the drafter's own number of nodes, unless one was given."""
     if "num_speculative_tokens" in (given or {}):
         return config
-    return replace(
-        config, num_speculative_tokens=DEFAULT_NUM_NODES.get(config.method, config.num_speculative_tokens)
-    )
+    return replace(config, num_speculative_tokens=DEFAULT_NUM_NODES.get(config.method, config.num_speculative_tokens))
 
 
 def draft_config(

@@ -38,7 +38,9 @@ def test_json_on_the_default_model(capsys, tmp_path):
     if not default_model_path(cache_folder()).exists():
         pytest.skip("the default model is not in the cache")
     picture = tmp_path / "cost.svg"
-    assert main(["profile", "--widths", "1,2", "--context", "8", "--repeats", "2", "--plot", str(picture), "--json"]) == 0
+    assert (
+        main(["profile", "--widths", "1,2", "--context", "8", "--repeats", "2", "--plot", str(picture), "--json"]) == 0
+    )
     data = json.loads(capsys.readouterr().out)
     assert {"widths", "floor_ms", "runtime", "dtype"} <= set(data)
     assert data["widths"]["2"]["ms"] > 0

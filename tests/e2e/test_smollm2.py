@@ -14,7 +14,12 @@ NUM_TOKENS = 200
 PROMPTS = [
     [{"role": "user", "content": "What is gravity?"}],
     [{"role": "user", "content": "Write a Python function that reverses a string, then explain each line."}],
-    [{"role": "user", "content": "Rename x to total in: def add(x, y):\n    x = x + y\n    return x\nGive the whole function."}],
+    [
+        {
+            "role": "user",
+            "content": "Rename x to total in: def add(x, y):\n    x = x + y\n    return x\nGive the whole function.",
+        }
+    ],
     [{"role": "user", "content": "Translate to French: The weather is nice today and I would like to go for a walk."}],
     "Once upon a time, in a small village by the sea,",
 ]

@@ -12,16 +12,9 @@ the exact tests.
 from collections import Counter
 from itertools import product
 
-import pytest
 import torch
 
-from foreword.sampling.noise import Stream, row_key
 from foreword.sampling.params import SamplingParams
-from foreword.sampling.sampler import Sampler
-from foreword.verify.base import make_verifier
-from foreword.verify.block import Block
-from foreword.verify.fresh_noise import FreshNoise
-from foreword.verify.rejection import Rejection
 from tests.support.sampled_drafter import BlurredModel, SampledDrafter
 from tests.support.toy_decoder import ToyDecoder
 from tests.support.toy_engine import make_engine, run

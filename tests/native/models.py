@@ -25,7 +25,14 @@ LLAMA = ModelSpec(
 )
 QWEN2 = replace(LLAMA, family="qwen2", hidden_size=128, num_heads=3, num_kv_heads=3, head_dim=64, qkv_bias=True)
 QWEN3 = replace(
-    LLAMA, family="qwen3", num_heads=4, num_kv_heads=1, head_dim=32, qk_norm=True, tied_head=False, intermediate_size=192
+    LLAMA,
+    family="qwen3",
+    num_heads=4,
+    num_kv_heads=1,
+    head_dim=32,
+    qk_norm=True,
+    tied_head=False,
+    intermediate_size=192,
 )
 LLAMA3 = replace(
     LLAMA,
@@ -106,7 +113,9 @@ def random_tree(
     return tokens, parents, path
 
 
-def batch_of(trees: Sequence[tuple[Sequence[int], Sequence[int]]], kv_lens: Sequence[int], slots: Sequence[int]) -> PackedBatch:
+def batch_of(
+    trees: Sequence[tuple[Sequence[int], Sequence[int]]], kv_lens: Sequence[int], slots: Sequence[int]
+) -> PackedBatch:
     """Several requests' (token ids, parents) as one pass."""
     token_ids: list[int] = []
     parents: list[int] = []

@@ -57,7 +57,9 @@ def logits(spec: ModelSpec, tensors: dict[str, Tensor], token_ids: list[int]) ->
     angles = positions[:, None] * inverse_frequencies(spec.rope, spec.head_dim, torch.device("cpu"))
     for layer in range(spec.num_layers):
         prefix = f"layers.{layer}."
-        x = x + _attention(spec, tensors, prefix, rms_norm(x, tensors[prefix + "attn_norm.weight"], spec.norm_eps), angles)
+        x = x + _attention(
+            spec, tensors, prefix, rms_norm(x, tensors[prefix + "attn_norm.weight"], spec.norm_eps), angles
+        )
         normed = rms_norm(x, tensors[prefix + "mlp_norm.weight"], spec.norm_eps)
         gate, up = (linear(normed, tensors[f"{prefix}{name}.weight"]) for name in ("gate", "up"))
         x = x + linear(torch.nn.functional.silu(gate) * up, tensors[prefix + "down.weight"])

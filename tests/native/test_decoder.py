@@ -17,8 +17,8 @@ TOKENS = np.random.default_rng(0).integers(0, 203, 40).tolist()
 
 @pytest.mark.parametrize("name", SPECS)
 def test_logits_are_those_of_the_reference(make_decoder: Callable[..., Any], name: str) -> None:
-    """Rounding to int8 is a step function: where the last bits of an activation differ, one step may. So most logits agree to
-    1e-4 of their spread, all to a few steps."""
+    """Rounding to int8 is a step function: where the last bits of an activation differ, one step may. So most logits
+    agree to 1e-4 of their spread, all to a few steps."""
     spec = SPECS[name]
     decoder = make_decoder(spec)
     cache = decoder.new_cache()

@@ -67,6 +67,8 @@ def test_ties_take_the_lowest_id(make_decoder: Callable[..., Any]) -> None:
     decoder = make_decoder(LLAMA, threads=3)
     cache = decoder.new_cache()
     zeros = torch.zeros(1, LLAMA.hidden_size)
-    out = decoder.forward(chain([0], 0, cache.open(64)), cache, Need(draws=[Draw(0, Warp(), 0)], logits=(0,)), inputs=zeros)
+    out = decoder.forward(
+        chain([0], 0, cache.open(64)), cache, Need(draws=[Draw(0, Warp(), 0)], logits=(0,)), inputs=zeros
+    )
     assert torch.all(out.logits == 0)
     assert out.choices == [0]

@@ -1,4 +1,4 @@
-"""The promise of the native runtime: a token's logits are the same bits whatever shares its pass. Integers equal, not close."""
+"""The promise of the native runtime: a token's logits are the same bits whatever shares its pass: equal, not close."""
 
 from collections.abc import Callable
 from typing import Any
@@ -35,14 +35,18 @@ def one_by_one(decoder: Any, tokens: list[int]) -> tuple[Tensor, tuple[Tensor, T
 
 
 @pytest.fixture(scope="module", params=SPECS)
-def plain(request: pytest.FixtureRequest, make_decoder: Callable[..., Any]) -> tuple[ModelSpec, Tensor, tuple[Tensor, Tensor]]:
+def plain(
+    request: pytest.FixtureRequest, make_decoder: Callable[..., Any]
+) -> tuple[ModelSpec, Tensor, tuple[Tensor, Tensor]]:
     spec = SPECS[request.param]
     return (spec, *one_by_one(make_decoder(spec, threads=1), TOKENS))
 
 
 @pytest.mark.parametrize("isa", isas())
 @pytest.mark.parametrize("threads", [1, 2, 3])
-def test_every_path_thread_count_and_width_gives_the_same_bits(plain: Any, make_decoder: Any, isa: str, threads: int) -> None:
+def test_every_path_thread_count_and_width_gives_the_same_bits(
+    plain: Any, make_decoder: Any, isa: str, threads: int
+) -> None:
     spec, expected, rows = plain
     decoder = make_decoder(spec, isa=isa, threads=threads)
     cache = decoder.new_cache()
@@ -59,7 +63,7 @@ def test_every_path_thread_count_and_width_gives_the_same_bits(plain: Any, make_
 
 @pytest.mark.parametrize("seed", range(8))
 def test_trees_and_batches_give_the_bits_of_plain_decoding(plain: Any, make_decoder: Any, seed: int) -> None:
-    """Two requests share a pass: a random tree that contains the true path, and a prompt chunk; then the path is committed."""
+    """Two requests share a pass: a random tree that holds the true path, and a prompt chunk; then the path is kept."""
     spec, expected, rows = plain
     rng = np.random.default_rng(seed)
     decoder = make_decoder(spec, isa=isas()[seed % len(isas())])
@@ -69,7 +73,9 @@ def test_trees_and_batches_give_the_bits_of_plain_decoding(plain: Any, make_deco
     for slot, length in zip(slots, (13, prefix), strict=True):
         decoder.forward(chain(TOKENS[:length], 0, slot), cache, Need())
         cache.commit(slot, range(length))
-    tokens, parents, path = random_tree(rng, TOKENS[prefix : prefix + depth], int(rng.integers(depth, 30)), spec.vocab_size)
+    tokens, parents, path = random_tree(
+        rng, TOKENS[prefix : prefix + depth], int(rng.integers(depth, 30)), spec.vocab_size
+    )
     prompt = (TOKENS[13 : 13 + chunk], list(range(-1, chunk - 1)))
     batch = batch_of([prompt, (tokens, parents)], [13, prefix], slots)
     logits = decoder.forward(batch, cache, Need(logits=range(batch.num_nodes))).logits
@@ -78,7 +84,9 @@ def test_trees_and_batches_give_the_bits_of_plain_decoding(plain: Any, make_deco
     cache.commit(slots[1], path)
     for held, whole in zip(cache.rows(slots[1]), rows, strict=True):
         assert same_bits(held, whole[:, :, : prefix + depth])
-    after = decoder.forward(chain(TOKENS[prefix + depth : prefix + depth + 3], prefix + depth, slots[1]), cache, Need(logits=range(3)))
+    after = decoder.forward(
+        chain(TOKENS[prefix + depth : prefix + depth + 3], prefix + depth, slots[1]), cache, Need(logits=range(3))
+    )
     assert same_bits(after.logits, expected[prefix + depth : prefix + depth + 3])
 
 

@@ -23,7 +23,9 @@ def logits_of(decoder: Any) -> torch.Tensor:
 
 
 def build(cache_dir: str) -> list[float]:
-    return logits_of(NativeRuntime(threads=1, cache_dir=cache_dir).decoder(LLAMA, RandomWeights(LLAMA))).flatten().tolist()
+    return (
+        logits_of(NativeRuntime(threads=1, cache_dir=cache_dir).decoder(LLAMA, RandomWeights(LLAMA))).flatten().tolist()
+    )
 
 
 def test_second_load_reads_the_cache(tmp_path: Path) -> None:

@@ -83,7 +83,7 @@ def bushy(depth: int):
 
     def script(answer, step, vocab):
         nodes: list[tuple[int, int]] = []
-        parent, right_row = 0, 0
+        parent = 0
         for i, token in enumerate(answer[:depth]):
             siblings = [wrong(token, vocab, 1), token, wrong(token, vocab, 2)]
             if (i + step) % 4 == 3:
@@ -97,7 +97,6 @@ def bushy(depth: int):
             if token not in siblings:
                 break
             parent = children[siblings.index(token)]
-            right_row += 1
         return nodes
 
     return script

@@ -24,7 +24,7 @@ def plain_tokens(decoder, prompt, params: SamplingParams, stop_ids=()) -> list[i
     return list(_plain_tokens(decoder, tuple(prompt), params, tuple(stop_ids)))
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def _plain_tokens(decoder, prompt: tuple, params: SamplingParams, stop_ids: tuple) -> list[int]:
     tokens, new = list(prompt), []
     sampler = Request(list(prompt), params, context_len=1 << 30).sampler

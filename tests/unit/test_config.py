@@ -42,7 +42,14 @@ def test_sizes_of_the_default_model():
 
 
 def test_impossible_heads_are_refused():
-    sizes = {"family": "llama", "hidden_size": 8, "intermediate_size": 8, "num_layers": 1, "vocab_size": 9, "context_len": 9}
+    sizes = {
+        "family": "llama",
+        "hidden_size": 8,
+        "intermediate_size": 8,
+        "num_layers": 1,
+        "vocab_size": 9,
+        "context_len": 9,
+    }
     with pytest.raises(ConfigError, match="3 query heads cannot be shared by 2"):
         ModelSpec(**sizes, num_heads=3, num_kv_heads=2, head_dim=4)
     with pytest.raises(ConfigError, match="head_dim is 5"):

@@ -124,9 +124,7 @@ def test_an_unfinished_character_at_the_end_is_shown_once():
 def test_byte_fallback_is_found_when_it_is_there():
     """A run of byte tokens is held back from streams until it ends, but a stop string in it is found at once."""
     vocab = {"<unk>": 0, **{f"<0x{b:02X}>": b + 1 for b in range(256)}, "x": 257, "</s>": 258}
-    backend = tokenizers.Tokenizer(
-        tokenizers.models.BPE(vocab=vocab, merges=[], byte_fallback=True, unk_token="<unk>")  # noqa: S106
-    )
+    backend = tokenizers.Tokenizer(tokenizers.models.BPE(vocab=vocab, merges=[], byte_fallback=True, unk_token="<unk>"))
     backend.decoder = tokenizers.decoders.Sequence([tokenizers.decoders.ByteFallback(), tokenizers.decoders.Fuse()])
     tokenizer = Tokenizer(backend, {}, None, "toy")
     ids = [257, *(b + 1 for b in "é世".encode()), 257]

@@ -106,7 +106,8 @@ def logits_after(decoder: Decoder, token_ids: Sequence[int]) -> Float[Tensor, " 
                 output = decoder.forward(batch, cache, Need(logits=[end - start - 1]))
                 cache.commit(slot, range(end - start))
                 start = end
-        assert output is not None and output.logits is not None
+        assert output is not None
+        assert output.logits is not None
         return output.logits[0].clone()
     finally:
         cache.close(slot)

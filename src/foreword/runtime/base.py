@@ -105,7 +105,9 @@ class KVCache(Protocol):
         """Forget committed positions from `length` on."""
         ...
 
-    def rows(self, slot: int) -> tuple[Float[Tensor, "layers kv_heads len dim"], Float[Tensor, "layers kv_heads len dim"]]:
+    def rows(
+        self, slot: int
+    ) -> tuple[Float[Tensor, "layers kv_heads len dim"], Float[Tensor, "layers kv_heads len dim"]]:
         """Copies of the committed keys and values, float32: for tests and integrity checks."""
         ...
 
@@ -169,7 +171,7 @@ class Runtime(Protocol):
 
     @property
     def name(self) -> str:
-        """"torch" or "native"."""
+        """Torch or native."""
         ...
 
     @property

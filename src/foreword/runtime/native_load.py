@@ -1,5 +1,6 @@
-"""From a model's weights to a native decoder: through the cache of packed weights, or in memory where it cannot be written."""
+"""From a model's weights to a native decoder: through the cache of packed weights, or in memory where there is none."""
 
+import contextlib
 import io
 import logging
 from pathlib import Path
@@ -13,7 +14,15 @@ from torch import Tensor
 from foreword.config import ModelSpec
 from foreword.errors import CapacityError, CheckpointError
 from foreword.runtime.base import WeightSource
-from foreword.runtime.native_weights import MatrixPacker, PackedHeader, PackedMatrix, Packer, cache_path, read_header, write_packed
+from foreword.runtime.native_weights import (
+    MatrixPacker,
+    PackedHeader,
+    PackedMatrix,
+    Packer,
+    cache_path,
+    read_header,
+    write_packed,
+)
 from foreword.runtime.torch_rope import inverse_frequencies
 
 logger = logging.getLogger(__name__)
@@ -44,7 +53,9 @@ def pack_projection(kernels: ModuleType, weight: Tensor, bias: Tensor | None, po
     """A packed linear map in memory."""
     num_outputs, num_inputs = weight.shape
     file = io.BytesIO()
-    place = MatrixPacker(file).write("map", weight.detach(), -(-num_inputs // 64) * 64, None if bias is None else bias.detach())
+    place = MatrixPacker(file).write(
+        "map", weight.detach(), -(-num_inputs // 64) * 64, None if bias is None else bias.detach()
+    )
     data = kernels.WeightBytes.from_memory(np.frombuffer(file.getbuffer(), dtype=np.uint8))
     matrix = _matrix(kernels, data, place)
     return kernels.Projection(data, matrix, num_inputs, num_outputs, pool, isa)
@@ -63,19 +74,17 @@ def check_memory(spec: ModelSpec, dtype: str, available: int | None) -> None:
 def available_bytes(meminfo: Path = Path("/proc/meminfo"), cgroup: Path = Path("/sys/fs/cgroup")) -> int | None:
     """Memory that can still be taken, within the container's limit; None where the system does not say."""
     free = []
-    try:
+    with contextlib.suppress(OSError, KeyError, ValueError):
         fields = dict(line.split(":", 1) for line in meminfo.read_text().splitlines())
         free.append(int(fields["MemAvailable"].split()[0]) * 1024)
-    except (OSError, KeyError, ValueError):
-        pass
-    try:
+    with contextlib.suppress(OSError, ValueError):
         free.append(int((cgroup / "memory.max").read_text()) - int((cgroup / "memory.current").read_text()))
-    except (OSError, ValueError):
-        pass
     return min(free, default=None)
 
 
-def _packed(kernels: ModuleType, spec: ModelSpec, weights: WeightSource, dtype: str, cache_dir: Path) -> tuple[Any, PackedHeader]:
+def _packed(
+    kernels: ModuleType, spec: ModelSpec, weights: WeightSource, dtype: str, cache_dir: Path
+) -> tuple[Any, PackedHeader]:
     path = cache_path(cache_dir, spec, weights, dtype)
     if path.is_file():
         try:
@@ -103,7 +112,9 @@ def _matrix(kernels: ModuleType, data: Any, place: PackedMatrix) -> Any:
     return kernels.matrix(data, place.tiles, place.scales, place.bias, place.width, place.num_tiles, place.bits)
 
 
-def _add_layer(builder: Any, data: Any, spec: ModelSpec, header: PackedHeader, matrices: dict[str, Any], prefix: str) -> None:
+def _add_layer(
+    builder: Any, data: Any, spec: ModelSpec, header: PackedHeader, matrices: dict[str, Any], prefix: str
+) -> None:
     vectors = header.vectors
     builder.add_layer(
         data,

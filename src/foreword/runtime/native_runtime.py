@@ -1,7 +1,7 @@
 """The CPU runtime: int8 or int4 weights on the C++ kernels of `foreword-kernels`.
 
-A whole pass is one call. It is bitwise batch-invariant: a token's logits have the same bits whatever shares the pass, however a
-prompt is cut in chunks, and on any number of threads.
+A whole pass is one call. It is bitwise batch-invariant: a token's logits have the same bits whatever shares the pass,
+however a prompt is cut in chunks, and on any number of threads.
 """
 
 import logging
@@ -44,8 +44,8 @@ def load_kernels() -> ModuleType:
 class NativeRuntime:
     """Decoders and projections that share one pool of threads.
 
-    `isa` forces an instruction set (tests do); "auto" takes the fastest this processor has. `cache_dir` keeps packed weights
-    (the user's cache folder by default).
+    `isa` forces an instruction set (tests do); "auto" takes the fastest this processor has. `cache_dir` keeps packed
+    weights (the user's cache folder by default).
     """
 
     name = "native"
@@ -76,7 +76,9 @@ class NativeRuntime:
         built, num_bytes = load_decoder(self._kernels, spec, weights, self.dtype, self._cache_dir, self._pool, self.isa)
         return NativeDecoder(self._kernels, spec, built, num_bytes)
 
-    def projection(self, weight: Float[Tensor, "out in"], bias: Float[Tensor, " out"] | None = None) -> "NativeProjection":
+    def projection(
+        self, weight: Float[Tensor, "out in"], bias: Float[Tensor, " out"] | None = None
+    ) -> "NativeProjection":
         """Build a linear map (always int8)."""
         return NativeProjection(pack_projection(self._kernels, weight, bias, self._pool, self.isa), weight.shape[0])
 
@@ -113,7 +115,9 @@ class NativeKVCache:
         """Forget committed positions from `length` on."""
         self.handle.truncate(slot, length)
 
-    def rows(self, slot: int) -> tuple[Float[Tensor, "layers kv_heads len dim"], Float[Tensor, "layers kv_heads len dim"]]:
+    def rows(
+        self, slot: int
+    ) -> tuple[Float[Tensor, "layers kv_heads len dim"], Float[Tensor, "layers kv_heads len dim"]]:
         """Copies of the committed keys and values."""
         shape = (self._spec.num_layers, self._spec.num_kv_heads, self.length(slot), self._spec.head_dim)
         keys, values = torch.empty(shape), torch.empty(shape)

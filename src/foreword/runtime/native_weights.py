@@ -7,8 +7,9 @@
     embedding   bfloat16 rows: memory-mapped, only rows that are used take memory
     streamed    everything else, in the order a pass reads it
 
-The key is a hash of the checkpoint's fingerprint, the format's version and all that shapes the layout. A file appears under its
-name only when it is whole (written aside, then renamed), so two processes at once are safe: the last one wins, both are right.
+The key is a hash of the checkpoint's fingerprint, the format's version and all that shapes the layout. A file appears
+under its name only when it is whole (written aside, then renamed), so two processes at once are safe: the last one
+wins, both are right.
 """
 
 import hashlib
@@ -158,7 +159,7 @@ class Packer:
         self._header_room = 0
 
     def write_all(self) -> PackedHeader:
-        """Embedding, then layers in the order a pass reads them, then norm and head; the header last, into the room left for it."""
+        """Embedding, layers in the order a pass reads them, norm, head; the header last, into the room left for it."""
         spec = self._spec
         self._header_room = 8 + 4096 + 2048 * (spec.num_layers + 2)
         self._file.seek(self._header_room)
@@ -176,7 +177,9 @@ class Packer:
         self.header.hot_end = self._file.tell()
         raw = json.dumps(asdict(self.header)).encode()
         if 8 + len(raw) > self._header_room:
-            raise CheckpointError(f"the header of the packed weights takes {len(raw)} bytes, more than the {self._header_room} left for it")
+            raise CheckpointError(
+                f"the header of the packed weights takes {len(raw)} bytes; room was left for {self._header_room}"
+            )
         self._file.seek(0)
         self._file.write(len(raw).to_bytes(8, "little") + raw)
         return self.header
@@ -240,7 +243,13 @@ class Packer:
         return out.reshape(2 * width, spec.hidden_size)
 
     def _write_matrix(
-        self, name: str, matrix: Tensor, width: int, bias: Tensor | None, bits: int | None = None, num_rows: int | None = None
+        self,
+        name: str,
+        matrix: Tensor,
+        width: int,
+        bias: Tensor | None,
+        bits: int | None = None,
+        num_rows: int | None = None,
     ) -> None:
         self._matrices.write(name, matrix, width, bias, bits or self._bits, num_rows)
 
@@ -256,7 +265,9 @@ class Packer:
     def _tensor(self, name: str, shape: tuple[int, ...]) -> Tensor:
         tensor = self._weights.tensor(name)
         if tuple(tensor.shape) != shape:
-            raise CheckpointError(f"tensor {name} has shape {tuple(tensor.shape)}; the model's configuration asks for {shape}")
+            raise CheckpointError(
+                f"tensor {name} has shape {tuple(tensor.shape)}; the model's configuration asks for {shape}"
+            )
         for first, last in _chunks(tensor.shape[0], tensor.numel() // tensor.shape[0]):
             if not bool(torch.isfinite(tensor[first:last]).all()):
                 raise CheckpointError(f"tensor {name} holds NaN or infinity; the checkpoint is damaged, fetch it again")
