@@ -3,6 +3,7 @@
 #   make demo    the same words, faster            make check       lint, formatting and types
 #   make test    all tests                         make format      put the code in order
 #   make install only set up .venv                 make clean       delete .venv and caches
+#   make soak    100,000 tokens, none may differ   make check-kernels   the kernels under sanitizers
 #
 # Another Python: make PYTHON=python3.12 demo
 
@@ -12,7 +13,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 KERNEL_SOURCES := $(shell find kernels -name build -prune -o -type f -print 2>/dev/null)
 
-.PHONY: help install demo test check format constraints clean
+.PHONY: help install demo test check check-kernels soak format constraints clean
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -54,6 +55,14 @@ check: install
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/pyright
+
+# 100,000 tokens on the default model: not one may differ from plain decoding. Minutes.
+soak: install
+	@$(BIN)/python -m foreword.bench.soak
+
+# The kernels' tests once more, built with AddressSanitizer and UndefinedBehaviorSanitizer.
+check-kernels: install
+	@sh kernels/check.sh $(BIN)/python
 
 format: install
 	@$(BIN)/ruff format .

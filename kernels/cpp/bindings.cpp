@@ -4,6 +4,7 @@
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/unique_ptr.h>
 #include <nanobind/stl/vector.h>
 
 #include <optional>
@@ -219,6 +220,7 @@ void bind_decoder(nb::module_& m) {
         .def_rw("norm_eps", &Shape::norm_eps)
         .def_rw("inverse_frequencies", &Shape::inverse_frequencies);
     nb::class_<Decoder>(m, "Decoder")
+        .def("first_layers", &Decoder::first_layers, "num_layers"_a)
         .def(
             "__init__",
             [](Decoder* self, const Shape& shape, const WeightsBuilder& weights, std::shared_ptr<ThreadPool> pool, const std::string& isa) {

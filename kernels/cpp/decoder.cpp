@@ -45,10 +45,20 @@ Decoder::Decoder(Shape shape, Weights weights, std::vector<std::shared_ptr<const
 
 Decoder::~Decoder() = default;
 
+std::unique_ptr<Decoder> Decoder::first_layers(int num_layers) const {
+    if (num_layers < 1 || num_layers > shape_.num_layers)
+        throw std::invalid_argument("num_layers is " + std::to_string(num_layers) + "; allowed: 1 to " + std::to_string(shape_.num_layers));
+    Shape shape = shape_;
+    Weights weights = weights_;
+    shape.num_layers = num_layers;
+    weights.layers.resize(static_cast<std::size_t>(num_layers));
+    return std::make_unique<Decoder>(std::move(shape), std::move(weights), memory_, pool_, kernels_);
+}
+
 void Decoder::forward(KvCache& cache, const Pass& pass) {
     const std::lock_guard lock(mutex_);
     const std::lock_guard cache_lock(cache.mutex);
-    if (cache.num_layers() != shape_.num_layers || cache.num_heads() != shape_.num_kv_heads || cache.head_dim() != shape_.head_dim)
+    if (cache.num_layers() < shape_.num_layers || cache.num_heads() != shape_.num_kv_heads || cache.head_dim() != shape_.head_dim)
         throw std::invalid_argument("the cache was made for another model");
     if (pass.inputs == nullptr && weights_.embedding == nullptr)
         throw std::invalid_argument("this decoder has no embedding; pass `inputs`");

@@ -79,6 +79,8 @@ public:
     ~Decoder();
 
     const Shape& shape() const { return shape_; }
+    // The first layers with the same embedding, norm and head, sharing the weights. It runs on this decoder's caches.
+    std::unique_ptr<Decoder> first_layers(int num_layers) const;
     // Throws std::invalid_argument for a pass that does not fit the shape or the cache.
     void forward(KvCache& cache, const Pass& pass);
 

@@ -71,17 +71,22 @@ inline void product_amx4(const Matrix& m, const Activations& x, int token, int t
     for (int t = 0; t < kTokens; ++t) totals[t] = splat(0.0f);
     const std::uint8_t* weights = m.tiles + tile * m.tile_bytes();
     const std::int8_t* row = x.row(token);
-    SpreadGroup spread_even, spread_odd;
+    SpreadGroup spread[2];
     TileSums<2> even, odd;
-    const auto multiply = [&]<bool kOdd>(std::size_t group, SpreadGroup& spread, TileSums<2>& into) {
-        spread_nibbles(weights + group * (kGroup * kLanes / 2), ahead, spread);
-        multiply_halves<kOdd>(spread, row + group * kGroup, x.width, into);
+    const auto spread_group = [&](std::size_t group) {
+        if (group < x.num_groups) spread_nibbles(weights + group * (kGroup * kLanes / 2), ahead, spread[group % 2]);
     };
-    multiply.template operator()<false>(0, spread_even, even);
+    // Bytes are spread one group before the tile unit reads them, and added one group after it is done.
+    const auto multiply = [&]<bool kOdd>(std::size_t group, TileSums<2>& into) {
+        spread_group(group + 1);
+        multiply_halves<kOdd>(spread[kOdd], row + group * kGroup, x.width, into);
+    };
+    spread_group(0);
+    multiply.template operator()<false>(0, even);
     for (std::size_t group = 1; group < x.num_groups; group += 2) {
-        multiply.template operator()<true>(group, spread_odd, odd);
+        multiply.template operator()<true>(group, odd);
         add_halves<kTokens>(even, m, x, token, tile, group - 1, totals);
-        if (group + 1 < x.num_groups) multiply.template operator()<false>(group + 1, spread_even, even);
+        if (group + 1 < x.num_groups) multiply.template operator()<false>(group + 1, even);
         add_halves<kTokens>(odd, m, x, token, tile, group, totals);
     }
     if (x.num_groups % 2 == 1) add_halves<kTokens>(even, m, x, token, tile, x.num_groups - 1, totals);

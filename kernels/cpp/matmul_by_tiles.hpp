@@ -1,7 +1,7 @@
 // The choice between tiles and dot products. Included inside the namespace of one instruction set, after both.
 
-// Fewer tokens than this leave a tile too empty.
-constexpr int kFewestTileTokens = 3;
+// Fewer tokens than this leave a tile too empty; spreading nibbles to bytes pays later still (measured).
+constexpr int kFewestTileTokens = 3, kFewestTileTokens4 = 6;
 
 template <int kTokens>
 void matmul_rows(const Matrix& m, const Activations& x, int num_tokens, int tile_begin, int tile_end, const Output& out,
@@ -15,7 +15,8 @@ void matmul_rows(const Matrix& m, const Activations& x, int num_tokens, int tile
 // Tokens are cut in blocks of equal, even size, at most 16.
 void matmul(const Matrix& m, const Activations& x, int num_tokens, int tile_begin, int tile_end, const Output& out,
             const std::uint8_t* then) {
-    if (num_tokens < kFewestTileTokens) return matmul_by_dots(m, x, num_tokens, tile_begin, tile_end, out, then);
+    if (num_tokens < (m.bits == 4 ? kFewestTileTokens4 : kFewestTileTokens))
+        return matmul_by_dots(m, x, num_tokens, tile_begin, tile_end, out, then);
     constexpr decltype(&matmul_by_dots) kByRows[] = {matmul_rows<4>,  matmul_rows<4>,  matmul_rows<6>,  matmul_rows<8>,
                                                      matmul_rows<10>, matmul_rows<12>, matmul_rows<14>, matmul_rows<16>};
     const int num_blocks = (num_tokens + kBlock - 1) / kBlock;

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from foreword.engine.llm import LLM, LoadedModel, load_model
     from foreword.engine.result import Piece, Result
     from foreword.errors import CapacityError, ConfigError, FidelityError, ForewordError, KernelError, LoadError
+    from foreword.sampling.grammar import Grammar
     from foreword.sampling.params import SamplingParams
     from foreword.tree.draft_tree import DraftTree
 
@@ -32,6 +33,7 @@ __all__ = [
     "DraftTree",
     "FidelityError",
     "ForewordError",
+    "Grammar",
     "KernelError",
     "LoadError",
     "LoadedModel",
@@ -50,6 +52,7 @@ _HOMES = {
     "DraftTree": "foreword.tree.draft_tree",
     "FidelityError": "foreword.errors",
     "ForewordError": "foreword.errors",
+    "Grammar": "foreword.sampling.grammar",
     "KernelError": "foreword.errors",
     "LoadError": "foreword.errors",
     "LoadedModel": "foreword.engine.llm",

@@ -139,7 +139,8 @@ def check(params: SamplingParams, drafter: str, batch_size: int, decoder=None, p
 @pytest.mark.parametrize("options", OPTIONS)
 def test_an_option_gives_the_tokens_of_plain_decoding(options, drafter):
     check(SamplingParams(max_tokens=16, **DRAWS["greedy"], **OPTIONS[options]), drafter, batch_size=3)
-    check(SamplingParams(max_tokens=12, **DRAWS["sampled"], **OPTIONS[options]), drafter, batch_size=1)
+    if drafter in ("bursts", "bushy", "ngram"):  # right, wrong and none in one run
+        check(SamplingParams(max_tokens=12, **DRAWS["sampled"], **OPTIONS[options]), drafter, batch_size=1)
 
 
 @pytest.mark.parametrize("drafter", DRAFTERS)

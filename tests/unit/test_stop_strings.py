@@ -52,7 +52,7 @@ def check(llm, params: SamplingParams, text: str = TEXT):
 def test_every_piece_of_the_text_as_a_stop_string(drafts):
     """The answer ends with the token that completes it, whatever came with it; the text ends before it."""
     llm = llm_for(drafts=drafts)
-    for start in range(0, len(TEXT), 3):
+    for start in range(0, len(TEXT), 4):
         for length in (1, 2, 5, 11):
             stop = TEXT[start : start + length]
             result = check(llm, SamplingParams(max_tokens=80, stop=stop))

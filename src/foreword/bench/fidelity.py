@@ -71,7 +71,8 @@ def explain_difference(
         other = other_ids[index] if index < len(other_ids) else None
         return Difference(index, plain, other, float("inf"), tolerance)
     prefix = [*prompt_ids, *plain_ids[:index]]
-    gap = score_gap(logits_after(decoder, prefix), plain_ids[index], other_ids[index], sampler, len(prefix))
+    logits = sampler.shape(logits_after(decoder, prefix), prefix, len(prompt_ids))
+    gap = score_gap(logits, plain_ids[index], other_ids[index], sampler, len(prefix))
     return Difference(index, plain_ids[index], other_ids[index], gap, tolerance)
 
 

@@ -6,6 +6,7 @@ however a prompt is cut in chunks, and on any number of threads.
 
 import logging
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any, final
@@ -145,6 +146,16 @@ class NativeDecoder:
     def new_cache(self) -> NativeKVCache:
         """An empty cache of this decoder's shape."""
         return NativeKVCache(self._kernels, self.spec)
+
+    def first_layers(self, num_layers: int) -> "NativeDecoder":
+        """The first `num_layers` layers with the same embedding, final norm and head, sharing the weights."""
+        try:
+            handle = self._handle.first_layers(num_layers)
+        except ValueError as error:
+            raise ConfigError(str(error)) from error
+        per_layer = self.num_weight_bytes // max(self.spec.num_layers, 1)  # the head's share included: for people only
+        spec = replace(self.spec, num_layers=num_layers)
+        return NativeDecoder(self._kernels, spec, handle, per_layer * num_layers)
 
     def forward(
         self, batch: PackedBatch, cache: KVCache, need: Need, inputs: Float[Tensor, "nodes hidden"] | None = None

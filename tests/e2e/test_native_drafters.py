@@ -1,0 +1,66 @@
+"""The default model on the native runtime: every drafter gives the very tokens of plain decoding, greedy and sampled."""
+
+import pytest
+
+from foreword.bench.soak import soak, soak_prompts
+from foreword.draft.registry import DRAFTERS
+from foreword.engine.llm import LLM, load_model
+from foreword.errors import LoadError
+from foreword.runtime.select import native_problem
+from foreword.sampling.params import SamplingParams
+
+PROMPTS = [
+    *soak_prompts(100)[::33],
+    [{"role": "user", "content": "Rename x to total in:\ndef add(x, y):\n    x = x + y\n    return x\nGive the function."}],
+]
+OPTIONS = {
+    "greedy": {},
+    "sampled": {"temperature": 0.8, "seed": 5},
+    "truncated": {"temperature": 1.0, "top_p": 0.9, "top_k": 40, "seed": 6},
+    "penalties": {"temperature": 0.7, "seed": 7, "repetition_penalty": 1.1, "frequency_penalty": 0.2},
+}
+CONFIGS = {name: {"method": name} for name in DRAFTERS if name not in ("none", "draft_model")}
+
+
+@pytest.fixture(scope="module")
+def model():
+    problem = native_problem()
+    if problem:
+        pytest.skip(problem)
+    try:
+        return load_model(None, runtime="native", threads=2)
+    except LoadError as error:
+        pytest.skip(f"the default model cannot be had here: {error}")
+
+
+@pytest.fixture(scope="module")
+def plain(model):
+    def answer(options):
+        params = SamplingParams(max_tokens=40, ignore_eos=True, **options)
+        return [r.token_ids for r in LLM(model, "none", batch_size=1).generate(PROMPTS, params)]
+
+    return {name: answer(options) for name, options in OPTIONS.items()}
+
+
+@pytest.mark.parametrize("options", OPTIONS)
+@pytest.mark.parametrize("drafter", CONFIGS)
+def test_a_drafter_never_changes_a_token(model, plain, drafter, options):
+    params = SamplingParams(max_tokens=40, ignore_eos=True, **OPTIONS[options])
+    results = LLM(model, CONFIGS[drafter], batch_size=3).generate(PROMPTS, params)
+    assert [r.token_ids for r in results] == plain[options]
+
+
+def test_a_drafter_that_is_the_target_is_always_right(model, plain):
+    """The default model drafting for itself: every draft is accepted ([R24]), which any slip of its cache would break."""
+    config = {"method": "draft_model", "model": str(model.checkpoint.path), "num_speculative_tokens": 3}
+    params = SamplingParams(max_tokens=40, ignore_eos=True)
+    results = LLM(model, config, batch_size=2).generate(PROMPTS, params)
+    assert [r.token_ids for r in results] == plain["greedy"]
+    assert all(r.stats.accepted_tokens == r.stats.drafted_tokens for r in results)
+
+
+def test_a_short_soak(model):
+    """2,000 and more tokens of chains, trees, bursts and flaws; `make soak` does 100,000."""
+    counts = soak(model, num_prompts=6, tokens_per_run=60)
+    assert counts["tokens"] == 3 * 2 * 6 * 60
+    assert counts["near_ties"] == counts["differing"] == 0
