@@ -3,6 +3,7 @@
 import os
 from pathlib import Path
 
+import jaxtyping
 import pytest
 import torch
 from hypothesis import settings
@@ -20,3 +21,12 @@ def shared_dir() -> Path:
     if not SHARED.is_dir():
         pytest.skip(f"the shared data folder is not at {os.path.relpath(SHARED)}")
     return SHARED
+
+
+@pytest.fixture
+def without_shape_checks():
+    """No shape checks at calls: they would be most of the time where a test makes a million calls; other tests keep them."""
+    was_off = jaxtyping.config.jaxtyping_disable
+    jaxtyping.config.update("jaxtyping_disable", True)
+    yield
+    jaxtyping.config.update("jaxtyping_disable", was_off)

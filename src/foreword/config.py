@@ -110,7 +110,7 @@ class DraftConfig:
     suffix_decoding_file: str | None = None  # suffix: past answers are read from here and added to it
     recycling_top_k: int = 8  # recycling: candidates kept for each token
     recycling_per_request: bool = False  # recycling: forget the table at the end of each request
-    lookahead_window: int = 5  # lookahead: columns of the window (W)
+    lookahead_window: int = 2  # lookahead: columns of the window (W)
     lookahead_ngram: int = 3  # lookahead: tokens of an n-gram (N)
     lookahead_guesses: int = 5  # lookahead: n-grams kept and tried for each token (G)
     lookahead_pool_from_prompt: bool = True  # lookahead: begin with the prompt's n-grams
@@ -169,9 +169,6 @@ DRAFT_CONFIG_ALIASES = {
     "speculative_eagle_topk": "draft_tree_width",  # SGLang
 }
 
-# What a step drafts where no number is given: the drafters that fill a tree want more nodes than a chain does.
-DEFAULT_NUM_NODES = {"recycling": 15, "lookahead": 15}
-
 
 def parse_draft_config(options: Mapping[str, Any]) -> DraftConfig:
     """Settings from a `speculative_config` mapping; an unknown key is an error that names the nearest known one."""
@@ -184,14 +181,7 @@ def parse_draft_config(options: Mapping[str, Any]) -> DraftConfig:
         if name in values:
             raise ConfigError(f"speculative_config gives {name} twice, once as {key}; leave one out")
         values[name] = value
-    return with_default_num_nodes(DraftConfig(**values), values)
-
-
-def with_default_num_nodes(config: DraftConfig, given: Mapping[str, Any] | None = None) -> DraftConfig:
-    """The settings with the drafter's own number of nodes, unless one was given."""
-    if "num_speculative_tokens" in (given or {}):
-        return config
-    return replace(config, num_speculative_tokens=DEFAULT_NUM_NODES.get(config.method, config.num_speculative_tokens))
+    return DraftConfig(**values)
 
 
 def draft_config(
@@ -205,7 +195,7 @@ def draft_config(
         config = DraftConfig(method=drafter)
     elif isinstance(drafter, str):
         method, _, model = drafter.partition("=")
-        config = with_default_num_nodes(DraftConfig(method=method, model=model or None))
+        config = DraftConfig(method=method, model=model or None)
     else:
         config = drafter if isinstance(drafter, DraftConfig) else parse_draft_config(drafter)
     return config if num_speculative_tokens is None else replace(config, num_speculative_tokens=num_speculative_tokens)

@@ -17,6 +17,7 @@ from foreword.verify.reference import (
 from tests.support.toy_laws import constant, mean_model, random_model
 
 LENGTH = 4
+pytestmark = pytest.mark.usefixtures("without_shape_checks")
 
 
 def first_failure(passed):

@@ -11,6 +11,7 @@ from foreword.verify.reference import chain_trees, matching_law, target_law
 from foreword.verify.verdict import Verdict
 
 VOCAB, LENGTH = 3, 3
+pytestmark = pytest.mark.usefixtures("without_shape_checks")
 
 
 def random_model(seed: int, zeros: bool):

@@ -31,10 +31,14 @@ def test_every_rule_by_name():
 def test_an_object_is_a_rule_too():
     rule = Typical(epsilon=0.2)
     assert make_verifier(rule) is rule
-    with pytest.raises(ConfigError, match="verifier is 3; allowed: a name"):
-        make_verifier(3)  # type: ignore[arg-type]
     with pytest.raises(UnknownNameError, match="did you mean 'rejection'"):
         make_verifier("rejecton")
+
+
+@pytest.mark.usefixtures("without_shape_checks")
+def test_what_is_no_rule_is_refused():
+    with pytest.raises(ConfigError, match="verifier is 3; allowed: a name"):
+        make_verifier(3)  # type: ignore[arg-type]
 
 
 def test_options_of_typical():

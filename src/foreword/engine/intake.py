@@ -7,8 +7,9 @@ from foreword.engine.prompts import Prompt, prompt_ids
 from foreword.engine.request import Request
 from foreword.engine.text import AnswerText
 from foreword.errors import ConfigError, PromptTooLongError
-from foreword.sampling.grammar import Grammar, GrammarCompiler, GrammarWalker
+from foreword.sampling.grammar import Grammar
 from foreword.sampling.params import SamplingParams
+from foreword.sampling.walker import GrammarCompiler, GrammarWalker
 
 
 class Intake:

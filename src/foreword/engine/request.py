@@ -9,10 +9,10 @@ from foreword.engine.result import FinishReason, TokenLogprob
 from foreword.engine.stats import RequestStats
 from foreword.engine.text import AnswerText
 from foreword.errors import ConfigError, PromptTooLongError
-from foreword.sampling.grammar import GrammarWalker
 from foreword.sampling.params import SamplingParams
 from foreword.sampling.processors import make_shaper
 from foreword.sampling.sampler import Sampler
+from foreword.sampling.walker import GrammarWalker
 from foreword.tree.draft_tree import DraftTree
 
 _next_id = itertools.count()

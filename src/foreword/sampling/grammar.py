@@ -1,24 +1,11 @@
-"""Grammars: JSON schema, regular expression, choice. The answer can be nothing else.
-
-A matcher of `llguidance` tells which tokens may come next. It follows whatever path is asked about: what two paths
-share stays consumed, the rest is rolled back. So a tree's nodes are each masked by their own history, and a draft that
-is dropped leaves nothing behind. End tokens are never fed to it: they are allowed where the grammar may end, and
-nothing comes after them.
-"""
+"""What an answer must look like: JSON schema, regular expression, choice. Plain data; `sampling.walker` follows it."""
 
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
-
-import numpy as np
-import torch
-from jaxtyping import Bool
-from torch import Tensor
+from typing import Any, Literal
 
 from foreword.errors import ConfigError
-
-_INSTALL = "grammars need the package llguidance, which is not installed: pip install 'foreword[grammar]'"
 
 
 @dataclass(frozen=True)
@@ -48,119 +35,3 @@ class Grammar:
         if isinstance(texts, str) or not texts or not all(isinstance(t, str) and t for t in texts):
             raise ConfigError(f"the choices of a grammar are {texts!r}; give texts of at least one character")
         return cls("choice", json.dumps(list(texts), ensure_ascii=False))
-
-
-class GrammarTokenizer(Protocol):
-    """What grammars need of a tokenizer."""
-
-    def token_bytes(self, token_id: int) -> bytes:
-        """What a token adds to a text; b"" for special tokens and ids without a meaning."""
-        ...
-
-    def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
-        """Token ids of a text."""
-        ...
-
-
-class GrammarCompiler:
-    """Makes walkers for one vocabulary. Making it reads the whole vocabulary once (0.3 s for 49,152 tokens)."""
-
-    def __init__(self, tokenizer: GrammarTokenizer, vocab_size: int, end_token_ids: Sequence[int]) -> None:
-        if not end_token_ids:
-            raise ConfigError("this model has no end token, which a grammar needs to end the answer")
-        try:
-            import llguidance
-        except ImportError as error:
-            raise ConfigError(_INSTALL) from error
-        self._matcher = llguidance.LLMatcher
-        self._vocab_size, self._end_ids = vocab_size, tuple(end_token_ids)
-        vocabulary: Any = _Vocabulary(tokenizer, vocab_size, end_token_ids)
-        self._tokenizer = llguidance.LLTokenizer(vocabulary, n_vocab=vocab_size, eos_token=list(end_token_ids))
-        self._made: dict[Grammar, Any] = {}
-
-    def compile(self, grammar: Grammar) -> "GrammarWalker":
-        """A walker at the start of `grammar`; `ConfigError` says what is wrong with it."""
-        if grammar not in self._made:
-            source = self._source(grammar)
-            problem = self._matcher.validate_grammar(source, self._tokenizer)
-            if problem and not problem.startswith("WARNING"):
-                raise ConfigError(f"the {grammar.kind} of the grammar cannot be used: {problem.strip()}")
-            self._made[grammar] = self._matcher(self._tokenizer, source)
-        return GrammarWalker(self._made[grammar].deep_copy(), self._vocab_size, self._end_ids)
-
-    def _source(self, grammar: Grammar) -> str:
-        if grammar.kind == "json_schema":
-            return self._matcher.grammar_from_json_schema(grammar.source)
-        if grammar.kind == "regex":
-            return self._matcher.grammar_from_regex(grammar.source)
-        texts = (json.dumps(text, ensure_ascii=False) for text in json.loads(grammar.source))
-        return self._matcher.grammar_from_lark("start: " + " | ".join(texts))
-
-
-class GrammarWalker:
-    """A grammar and a place in it, which moves to any path of tokens that is asked about.
-
-    Every method is a function of its argument alone. A path runs from the first token of the answer.
-    """
-
-    def __init__(self, matcher: Any, vocab_size: int, end_ids: tuple[int, ...]) -> None:
-        self._matcher, self._vocab_size, self._end_ids = matcher, vocab_size, end_ids
-        self._path: list[int] = []  # what the matcher has consumed
-
-    def allowed(self, path: Sequence[int]) -> Bool[Tensor, " vocab"] | None:
-        """Which tokens may follow `path`; None where the grammar does not allow the path itself."""
-        if not self._go(path):
-            return None
-        bits = np.frombuffer(self._matcher.compute_bitmask(), np.uint8)
-        self._check()
-        return torch.from_numpy(np.unpackbits(bits, count=self._vocab_size, bitorder="little").astype(bool))
-
-    def allows(self, path: Sequence[int]) -> bool:
-        """Whether an answer may begin with `path`; an end token may close it."""
-        if path and path[-1] in self._end_ids:
-            return self._go(path[:-1]) and self._matcher.is_accepting()
-        return self._go(path)
-
-    def forced(self, path: Sequence[int]) -> list[int]:
-        """The only text that may follow `path`, as the tokenizer writes it; an end token where nothing else may.
-
-        Where there is such a text, `allowed` allows only its first token: a text without a choice is written in one way.
-        """
-        if not self._go(path):
-            return []
-        tokens = self._matcher.compute_ff_tokens()
-        is_whole = self._go([*path, *tokens]) and self._matcher.is_stopped()
-        return [*tokens, self._end_ids[0]] if is_whole else tokens
-
-    def _go(self, path: Sequence[int]) -> bool:
-        """Move to `path`, or as far along it as the grammar allows: then False."""
-        path = list(path)
-        shared = min(len(path), len(self._path))
-        while path[:shared] != self._path[:shared]:
-            shared -= 1
-        if shared < len(self._path):
-            self._matcher.rollback(len(self._path) - shared)
-        num_more = self._matcher.try_consume_tokens(path[shared:]) if shared < len(path) else 0
-        self._check()
-        self._path = path[: shared + num_more]
-        return len(self._path) == len(path)
-
-    def _check(self) -> None:
-        if self._matcher.is_error():
-            raise ConfigError(f"the grammar cannot go on: {self._matcher.get_error().strip()}")
-
-
-class _Vocabulary:
-    """A tokenizer as llguidance reads it."""
-
-    is_tokenizer_wrapper = True
-    bos_token_id = None
-
-    def __init__(self, tokenizer: GrammarTokenizer, vocab_size: int, end_token_ids: Sequence[int]) -> None:
-        self._tokenizer = tokenizer
-        self.eos_token_id = end_token_ids[0]
-        self.special_token_ids = list(end_token_ids)
-        self.tokens = [tokenizer.token_bytes(token) for token in range(vocab_size)]
-
-    def __call__(self, text: str | bytes) -> list[int]:
-        return self._tokenizer.encode(text.decode() if isinstance(text, bytes) else text, add_special_tokens=False)

@@ -16,8 +16,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from foreword.errors import ConfigError
-from foreword.sampling.grammar import GrammarWalker
 from foreword.sampling.params import SamplingParams
+from foreword.sampling.walker import GrammarWalker
 from foreword.sampling.warp import NEVER
 
 Row = Float[Tensor, " vocab"]
