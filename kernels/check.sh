@@ -2,7 +2,7 @@
 # Builds the kernels with AddressSanitizer and UndefinedBehaviorSanitizer and runs the native tests on them.
 # Usage: check.sh PYTHON [pytest arguments]; the build goes to kernels/build/sanitize.
 set -eu
-python=$1
+python=$(cd "$(dirname "$1")" && pwd)/$(basename "$1")  # CMake wants a whole path
 shift
 here=$(cd "$(dirname "$0")" && pwd)
 build=$here/build/sanitize

@@ -63,7 +63,7 @@ def law(seed, widths, rule):
     return law_of_outcomes(drawn_trees(draft, widths), rule.outcomes, target, LENGTH), target_law(target, LENGTH)
 
 
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", [1, 2])
 @pytest.mark.parametrize("widths", SHAPES, ids=str)
 def test_the_law_of_rejection_is_the_targets(widths, seed):
     emitted, plain = law(seed, widths, RejectionRule())

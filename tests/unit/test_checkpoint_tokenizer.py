@@ -150,6 +150,15 @@ def cut_ids(draw, vocab_size):
     return draw(st.lists(st.lists(st.integers(0, vocab_size - 1), max_size=4), max_size=30))
 
 
+def test_an_id_without_a_meaning_does_not_end_a_run_of_bytes(sentencepiece):
+    """Found by the property below: bytes 0x00 and 0x80 with an unknown id between are judged together."""
+    unknown = sentencepiece.vocab_size
+    for skip in (True, False):
+        stream = sentencepiece.stream(skip)
+        pieces = [stream.push([3, unknown]), stream.push([131]), stream.finish()]
+        assert "".join(pieces) == sentencepiece.decode([3, unknown, 131], skip)
+
+
 @pytest.mark.parametrize("kind", ["byte_level", "sentencepiece"])
 @pytest.mark.parametrize("skip", [True, False])
 @given(data=st.data())

@@ -56,6 +56,10 @@ class TextStream:
     def _ends_in_byte_token(self) -> bool:
         if not self._tokenizer.is_byte_fallback:
             return False
-        special = self._tokenizer.special_ids if self._skip else frozenset()
-        last = next((token for token in reversed(self._ids[self._read :]) if token not in special), None)
+        last = next((token for token in reversed(self._ids[self._read :]) if not self._is_silent(token)), None)
         return last is not None and self._tokenizer.is_byte_token(last)
+
+    def _is_silent(self, token: int) -> bool:
+        """Whether the decoder leaves it out, so that it does not end a run: a special token, an id without a meaning."""
+        is_left_out = self._skip and token in self._tokenizer.special_ids
+        return is_left_out or self._tokenizer.backend.id_to_token(token) is None
