@@ -57,8 +57,12 @@ Matrix matrix_at(const Bytes& bytes, std::size_t tiles, std::size_t scales, std:
     return m;
 }
 
-const float* floats_at(const Bytes& bytes, std::size_t offset, std::size_t count) {
-    return reinterpret_cast<const float*>(bytes->at(offset, count * sizeof(float)));
+// `count` values; none are refused, since an empty span stands for weights that are left out.
+template <typename T>
+std::span<const T> values_at(const Bytes& bytes, std::size_t offset, std::size_t count) {
+    if (count == 0 || count > bytes->size() / sizeof(T) || offset % alignof(T) != 0)
+        throw std::invalid_argument(std::to_string(count) + " values at " + std::to_string(offset) + " do not lie in the packed weights");
+    return {reinterpret_cast<const T*>(bytes->at(offset, count * sizeof(T))), count};
 }
 
 // Weights under construction, with the memory they lie in.
@@ -90,7 +94,7 @@ void bind_weights(nb::module_& m) {
                std::size_t norm_size, std::optional<std::size_t> q_norm, std::optional<std::size_t> k_norm, std::size_t head_size,
                const Matrix& qkv, const Matrix& o, const Matrix& gate_up, const Matrix& down) {
                 const auto norm = [&](std::optional<std::size_t> offset, std::size_t size) {
-                    return offset ? floats_at(bytes, *offset, size) : nullptr;
+                    return offset ? values_at<float>(bytes, *offset, size) : std::span<const float>();
                 };
                 self.weights.layers.push_back({norm(attn_norm, norm_size), norm(mlp_norm, norm_size), norm(q_norm, head_size),
                                                norm(k_norm, head_size), qkv, o, gate_up, down});
@@ -101,14 +105,14 @@ void bind_weights(nb::module_& m) {
         .def(
             "set_embedding",
             [](WeightsBuilder& self, const Bytes& bytes, std::size_t offset, std::size_t count) {
-                self.weights.embedding = reinterpret_cast<const std::uint16_t*>(bytes->at(offset, count * 2));
+                self.weights.embedding = values_at<std::uint16_t>(bytes, offset, count);
                 self.memory.push_back(bytes);
             },
             "bytes"_a, "offset"_a, "count"_a)
         .def(
             "set_final_norm",
             [](WeightsBuilder& self, const Bytes& bytes, std::size_t offset, std::size_t count) {
-                self.weights.final_norm = floats_at(bytes, offset, count);
+                self.weights.final_norm = values_at<float>(bytes, offset, count);
                 self.memory.push_back(bytes);
             },
             "bytes"_a, "offset"_a, "count"_a)

@@ -9,7 +9,7 @@ namespace fw {
 namespace {
 
 void check(const Shape& s) {
-    if (s.hidden < 1 || s.intermediate < 1 || s.num_layers < 0 || s.num_heads < 1 || s.num_kv_heads < 1 || s.head_dim < 2)
+    if (s.hidden < 1 || s.intermediate < 1 || s.num_layers < 0 || s.num_heads < 1 || s.num_kv_heads < 1 || s.head_dim < 2 || s.vocab < 1)
         throw std::invalid_argument("a size of the model is not positive");
     if (s.num_heads % s.num_kv_heads != 0) throw std::invalid_argument("query heads must be a multiple of key-value heads");
     if (s.head_dim % 2 != 0 || s.inverse_frequencies.size() != static_cast<std::size_t>(s.head_dim) / 2)
@@ -20,6 +20,11 @@ void check(const Matrix& m, std::size_t width, std::size_t outputs, const char* 
     if (m.width != width || m.num_tiles != static_cast<int>(outputs / kLanes))
         throw std::invalid_argument(std::string("the packed matrix ") + name + " has " + std::to_string(m.num_tiles) + " tiles of width " +
                                     std::to_string(m.width) + "; expected " + std::to_string(outputs / kLanes) + " of " + std::to_string(width));
+}
+
+void check_size(std::size_t size, std::size_t expected, const char* name) {
+    if (size != 0 && size != expected)
+        throw std::invalid_argument(std::string(name) + " has " + std::to_string(size) + " values; expected " + std::to_string(expected));
 }
 
 }  // namespace
@@ -39,7 +44,13 @@ Decoder::Decoder(Shape shape, Weights weights, std::vector<std::shared_ptr<const
         check(layer.o, shape_.attention_width(), shape_.hidden_width(), "o");
         check(layer.gate_up, shape_.hidden_width(), 2 * shape_.intermediate_width(), "gate_up");
         check(layer.down, shape_.intermediate_width(), shape_.hidden_width(), "down");
+        check_size(layer.attn_norm.size(), shape_.hidden_width(), "attn_norm");
+        check_size(layer.mlp_norm.size(), shape_.hidden_width(), "mlp_norm");
+        check_size(layer.q_norm.size(), shape_.dim(), "q_norm");
+        check_size(layer.k_norm.size(), shape_.dim(), "k_norm");
     }
+    check_size(weights_.embedding.size(), static_cast<std::size_t>(shape_.vocab) * static_cast<std::size_t>(shape_.hidden), "embedding");
+    check_size(weights_.final_norm.size(), shape_.hidden_width(), "final_norm");
     if (weights_.head.num_tiles > 0) check(weights_.head, shape_.hidden_width(), round_up(shape_.vocab, kLanes), "head");
 }
 
@@ -60,17 +71,19 @@ void Decoder::forward(KvCache& cache, const Pass& pass) {
     const std::lock_guard cache_lock(cache.mutex);
     if (cache.num_layers() < shape_.num_layers || cache.num_heads() != shape_.num_kv_heads || cache.head_dim() != shape_.head_dim)
         throw std::invalid_argument("the cache was made for another model");
-    if (pass.inputs == nullptr && weights_.embedding == nullptr)
+    if (pass.inputs == nullptr && weights_.embedding.empty())
         throw std::invalid_argument("this decoder has no embedding; pass `inputs`");
     const bool wants_head = !pass.draws.empty() || !pass.logit_nodes.empty() || !pass.top_nodes.empty();
     if (wants_head && weights_.head.num_tiles == 0) throw std::invalid_argument("this decoder has no head, so no logits or draws");
-    if ((wants_head || pass.hidden != nullptr) && weights_.final_norm == nullptr) throw std::invalid_argument("this decoder has no final norm");
+    if ((wants_head || pass.hidden != nullptr) && weights_.final_norm.empty()) throw std::invalid_argument("this decoder has no final norm");
     if (!pass.top_nodes.empty() && (pass.top_k < 1 || pass.top_k > shape_.vocab))
         throw std::invalid_argument("top_k is " + std::to_string(pass.top_k) + "; allowed: 1 to " + std::to_string(shape_.vocab));
     workspace_->prepare(pass, cache, shape_, pool_->num_threads());
     pool_->run([&](int thread) {
         PassThread(shape_, weights_, kernels_, *workspace_, *pool_, cache, pass, thread).run();
     });
+    for (std::size_t request = 0; request < pass.slots.size(); ++request)
+        cache.region(pass.slots[request]).num_scratch = static_cast<std::size_t>(pass.starts[request + 1] - pass.starts[request]);
 }
 
 }  // namespace fw

@@ -26,19 +26,17 @@ struct Shape {
     std::size_t qkv_width() const { return (num_heads + 2 * num_kv_heads) * dim(); }
 };
 
-// Norm weights are padded with zeros. A null norm is left out.
+// Norm weights are padded with zeros. An empty norm is left out.
 struct Layer {
-    const float* attn_norm = nullptr;
-    const float* mlp_norm = nullptr;
-    const float* q_norm = nullptr;
-    const float* k_norm = nullptr;
+    std::span<const float> attn_norm, mlp_norm;  // hidden_width()
+    std::span<const float> q_norm, k_norm;       // dim()
     Matrix qkv, o, gate_up, down;  // gate_up: tiles alternate
 };
 
 struct Weights {
     std::vector<Layer> layers;
-    const std::uint16_t* embedding = nullptr;  // [vocab][hidden], bfloat16; null: every pass brings inputs
-    const float* final_norm = nullptr;
+    std::span<const std::uint16_t> embedding;  // [vocab][hidden], bfloat16; empty: every pass brings inputs
+    std::span<const float> final_norm;         // hidden_width()
     Matrix head;  // no tiles: no head
 };
 
@@ -74,6 +72,7 @@ struct Pass {
 
 class Decoder {
 public:
+    // Throws std::invalid_argument for weights that do not have the sizes of the shape.
     Decoder(Shape shape, Weights weights, std::vector<std::shared_ptr<const WeightBytes>> memory,
             std::shared_ptr<ThreadPool> pool, const Kernels& kernels);
     ~Decoder();

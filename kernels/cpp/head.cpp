@@ -9,7 +9,7 @@ void PassThread::write_hidden() {
     const std::size_t hidden = static_cast<std::size_t>(shape_.hidden);
     const Share nodes = share(num_nodes_);
     for (int node = nodes.begin; node < nodes.end; ++node) {
-        kernels_.rms_norm(residual(node), weights_.final_norm, shape_.norm_eps, hidden, shape_.hidden_width(), mine_.row.as<float>());
+        kernels_.rms_norm(residual(node), weights_.final_norm.data(), shape_.norm_eps, hidden, shape_.hidden_width(), mine_.row.as<float>());
         std::memcpy(pass_.hidden + node * hidden, mine_.row.as<float>(), hidden * sizeof(float));
     }
 }

@@ -1,6 +1,8 @@
 #include "kv_cache.hpp"
 
 #include <cstring>
+#include <limits>
+#include <new>
 #include <stdexcept>
 #include <string>
 
@@ -15,14 +17,29 @@ inline std::size_t key_offset(std::size_t row, std::size_t dim) { return row / k
 
 [[noreturn]] void refuse(const std::string& message) { throw std::invalid_argument(message); }
 
+// Passes number rows with int.
+constexpr std::size_t kMostRows = static_cast<std::size_t>(std::numeric_limits<int>::max()) / kRowStep * kRowStep;
+
+std::size_t whole_steps(std::size_t capacity) {
+    if (capacity > kMostRows) throw std::bad_alloc();
+    return round_up(capacity, kRowStep);
+}
+
+std::size_t region_bytes(std::size_t num_layers, std::size_t num_heads, std::size_t dim, std::size_t rows) {
+    std::size_t total = 2 * sizeof(float);  // a key and a value
+    for (const std::size_t factor : {num_layers, num_heads, dim, rows})
+        if (__builtin_mul_overflow(total, factor, &total)) throw std::bad_alloc();
+    return total;
+}
+
 }  // namespace
 
 KvRegion::KvRegion(int num_layers, int num_heads, std::size_t dim, std::size_t capacity)
     : num_layers_(num_layers),
       num_heads_(num_heads),
       dim_(dim),
-      capacity_(round_up(capacity, kRowStep)),
-      memory_(2 * static_cast<std::size_t>(num_layers) * num_heads * capacity_ * dim * sizeof(float),
+      capacity_(whole_steps(capacity)),
+      memory_(region_bytes(static_cast<std::size_t>(num_layers), static_cast<std::size_t>(num_heads), dim, capacity_),
               capacity_ <= kHugeRows ? Pages::kHuge : Pages::kSmall) {}
 
 void KvRegion::place(int layer, int head, std::size_t row, const float* key, const float* value) {
@@ -50,6 +67,7 @@ void KvRegion::grow(std::size_t capacity) {
             std::memcpy(larger.values(layer, head), values(layer, head), held);
         }
     larger.length = length;
+    larger.num_scratch = num_scratch;
     *this = std::move(larger);
 }
 
@@ -67,7 +85,9 @@ void KvRegion::copy_out(std::size_t num_rows, std::size_t head_dim, float* keys_
 }
 
 KvCache::KvCache(int num_layers, int num_heads, int head_dim)
-    : num_layers_(num_layers), num_heads_(num_heads), head_dim_(head_dim) {}
+    : num_layers_(num_layers), num_heads_(num_heads), head_dim_(head_dim) {
+    if (num_layers < 0 || num_heads < 1 || head_dim < 1) refuse("layers must be 0 or above, heads and their size 1 or above");
+}
 
 KvRegion& KvCache::region(int slot) {
     if (slot < 0 || slot >= static_cast<int>(regions_.size()) || !regions_[slot])
@@ -112,14 +132,16 @@ void KvCache::commit(int slot, const std::vector<std::int64_t>& path) {
     KvRegion& held = region(slot);
     std::int64_t before = -1;
     for (const std::int64_t node : path) {
-        if (node <= before || held.length + static_cast<std::size_t>(node) >= held.capacity())
-            refuse("a path must ascend and lie within the region; node " + std::to_string(node) + " does not");
+        if (node <= before || static_cast<std::size_t>(node) >= held.num_scratch)
+            refuse("a path must ascend within the " + std::to_string(held.num_scratch) + " nodes of the last pass; node " +
+                   std::to_string(node) + " does not");
         before = node;
     }
     const std::size_t first = held.length;
     for (std::size_t i = 0; i < path.size(); ++i)
         if (static_cast<std::size_t>(path[i]) != i) held.move_row(first + static_cast<std::size_t>(path[i]), first + i);
     held.length = first + path.size();
+    held.num_scratch = 0;
 }
 
 void KvCache::truncate(int slot, std::int64_t length) {
@@ -128,6 +150,7 @@ void KvCache::truncate(int slot, std::int64_t length) {
     if (length < 0 || static_cast<std::size_t>(length) > held.length)
         refuse("length is " + std::to_string(length) + "; allowed: 0 to " + std::to_string(held.length));
     held.length = static_cast<std::size_t>(length);
+    held.num_scratch = 0;
 }
 
 void KvCache::copy_out(int slot, float* keys, float* values) {

@@ -26,7 +26,8 @@ public:
 
     std::size_t capacity() const { return capacity_; }
     std::size_t num_bytes() const { return memory_.size(); }
-    std::size_t length = 0;  // committed rows
+    std::size_t length = 0;       // committed rows
+    std::size_t num_scratch = 0;  // rows after them that the last pass wrote
 
 private:
     std::size_t index(int layer, int head) const { return static_cast<std::size_t>(layer) * num_heads_ + head; }
@@ -35,7 +36,7 @@ private:
     Buffer memory_;
 };
 
-// Methods throw std::invalid_argument for slots that are not open and rows that do not exist.
+// Methods throw std::invalid_argument for slots that are not open and rows that do not exist, std::bad_alloc for regions too large.
 class KvCache {
 public:
     KvCache(int num_layers, int num_heads, int head_dim);

@@ -17,6 +17,13 @@ void check_pass(const Pass& pass, const Shape& shape) {
     require(pass.starts.size() == num_requests + 1 && pass.kv_lens.size() == num_requests, "starts, kv_lens and slots do not go together");
     require(pass.starts[0] == 0 && pass.starts[num_requests] == static_cast<std::int32_t>(num_nodes), "starts do not cover the nodes");
     require(num_nodes > 0, "a pass needs at least one node");
+    for (std::size_t i = 0; i < num_requests; ++i)
+        require(pass.starts[i] < pass.starts[i + 1], "starts must ascend, a node a request at least; request " + std::to_string(i) + " goes from " +
+                                                         std::to_string(pass.starts[i]) + " to " + std::to_string(pass.starts[i + 1]));
+    std::vector<std::int32_t> slots(pass.slots.begin(), pass.slots.end());
+    std::sort(slots.begin(), slots.end());
+    const auto twice = std::adjacent_find(slots.begin(), slots.end());
+    require(twice == slots.end(), "slot " + (twice == slots.end() ? std::string() : std::to_string(*twice)) + " has two requests in one pass");
     for (const std::int32_t id : pass.token_ids)
         require(pass.inputs != nullptr || (id >= 0 && id < shape.vocab),
                 "token id " + std::to_string(id) + " is outside the vocabulary of " + std::to_string(shape.vocab));
@@ -40,7 +47,6 @@ void PassLayout::plan(const Pass& pass, KvCache& cache, const Shape& shape, int 
     most_rows = 0;
     for (std::size_t request = 0; request < pass.slots.size(); ++request) {
         const int num_nodes = pass.starts[request + 1] - pass.starts[request];
-        require(num_nodes > 0, "request " + std::to_string(request) + " has no nodes");
         const KvRegion& region = cache.region(pass.slots[request]);
         const std::size_t rows = static_cast<std::size_t>(pass.kv_lens[request]) + num_nodes;
         require(pass.kv_lens[request] >= 0 && static_cast<std::size_t>(pass.kv_lens[request]) == region.length,

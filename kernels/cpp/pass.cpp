@@ -40,7 +40,7 @@ void PassThread::embed() {
         if (pass_.inputs != nullptr) {
             std::memcpy(row, pass_.inputs + node * hidden, hidden * sizeof(float));
         } else {
-            const std::uint16_t* source = weights_.embedding + pass_.token_ids[node] * hidden;
+            const std::uint16_t* source = weights_.embedding.data() + pass_.token_ids[node] * hidden;
             for (std::size_t i = 0; i < hidden; ++i) row[i] = from_bfloat16(source[i]);
         }
         std::memset(row + hidden, 0, (shape_.hidden_width() - hidden) * sizeof(float));
@@ -63,7 +63,7 @@ void PassThread::tap(int layer) {
 }
 
 template <typename Source>
-Activations PassThread::quantise_rows(int num_rows, std::size_t width, const float* norm, const Source& source) {
+Activations PassThread::quantise_rows(int num_rows, std::size_t width, std::span<const float> norm, const Source& source) {
     const bool is_private = num_rows <= kPrivateRows;
     Activations rows = is_private ? mine_.activations.view : work_.shared.view;
     rows.width = width;
@@ -71,8 +71,8 @@ Activations PassThread::quantise_rows(int num_rows, std::size_t width, const flo
     const Share part = is_private ? Share(num_rows, 0, 1) : share(num_rows);
     for (int i = part.begin; i < part.end; ++i) {
         const float* row = source(i);
-        if (norm != nullptr) {
-            kernels_.rms_norm(row, norm, shape_.norm_eps, static_cast<std::size_t>(shape_.hidden), width, mine_.row.as<float>());
+        if (!norm.empty()) {
+            kernels_.rms_norm(row, norm.data(), shape_.norm_eps, static_cast<std::size_t>(shape_.hidden), width, mine_.row.as<float>());
             row = mine_.row.as<float>();
         }
         kernels_.quantise(row, rows, i);
@@ -105,7 +105,7 @@ void PassThread::attention_sublayer(int layer) {
     pool_.barrier();
     const std::size_t width = shape_.attention_width();
     const Activations attended =
-        quantise_rows(num_nodes_, width, nullptr, [&](int i) { return work_.attended.as<float>() + i * width; });
+        quantise_rows(num_nodes_, width, {}, [&](int i) { return work_.attended.as<float>() + i * width; });
     multiply(w.o, attended, num_nodes_, work_.residual.as<float>(), shape_.hidden_width(), Into::kAdd, w.gate_up);
     pool_.barrier();
 }
@@ -117,7 +117,7 @@ void PassThread::mlp_sublayer(int layer) {
         quantise_rows(num_nodes_, shape_.hidden_width(), w.mlp_norm, [&](int i) { return residual(i); });
     multiply(w.gate_up, normed, num_nodes_, work_.gated.as<float>(), width, Into::kSwiglu, w.down);
     pool_.barrier();
-    const Activations gated = quantise_rows(num_nodes_, width, nullptr, [&](int i) { return work_.gated.as<float>() + i * width; });
+    const Activations gated = quantise_rows(num_nodes_, width, {}, [&](int i) { return work_.gated.as<float>() + i * width; });
     multiply(w.down, gated, num_nodes_, work_.residual.as<float>(), shape_.hidden_width(), Into::kAdd,
              layer + 1 < shape_.num_layers ? weights_.layers[layer + 1].qkv : weights_.head);
     pool_.barrier();
@@ -137,8 +137,8 @@ void PassThread::place_keys(int layer) {
             float* row = work_.qkv.as<float>() + node * shape_.qkv_width();
             float* vector = row + head * dim;
             const bool is_query = head < shape_.num_heads;
-            if (const float* norm = is_query ? w.q_norm : w.k_norm)
-                kernels_.rms_norm(vector, norm, shape_.norm_eps, static_cast<std::size_t>(shape_.head_dim), dim, vector);
+            if (const std::span<const float> norm = is_query ? w.q_norm : w.k_norm; !norm.empty())
+                kernels_.rms_norm(vector, norm.data(), shape_.norm_eps, static_cast<std::size_t>(shape_.head_dim), dim, vector);
             kernels_.rotate(vector, work_.cos.as<float>() + node * half, work_.sin.as<float>() + node * half, half, dim,
                             is_query ? query_scale : 1.0f);
             if (!is_query) {

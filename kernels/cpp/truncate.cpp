@@ -66,6 +66,13 @@ float threshold(const Kernels& kernels, const DrawSpec& draw, RowScratch& scratc
 
 }  // namespace
 
+void RowScratch::reserve(std::size_t vocab) {
+    scores.reserve(vocab);
+    kept.reserve(vocab);
+    weights.reserve(round_up(vocab, kLanes));
+    ids.reserve(vocab);
+}
+
 Noise noise_of(const DrawSpec& draw) {
     return {static_cast<float>(draw.temperature), static_cast<std::int32_t>(draw.key & 0xFFFFFFFFu),
             static_cast<std::int32_t>(draw.key >> 32)};

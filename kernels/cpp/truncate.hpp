@@ -12,6 +12,9 @@ namespace fw {
 struct RowScratch {
     std::vector<float> scores, kept, weights;
     std::vector<std::int32_t> ids;
+
+    // After this the functions below take no memory for rows of `vocab` logits, so they do not throw.
+    void reserve(std::size_t vocab);
 };
 
 // The token that `foreword.sampling.warp.draw` would draw, up to the rounding of sums in its top-p.

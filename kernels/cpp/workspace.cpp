@@ -36,6 +36,7 @@ void Decoder::Workspace::prepare(const Pass& pass, KvCache& cache, const Shape& 
         ensure(memory.attention, attention_scratch(shape.dim(), layout.most_rows));
         ensure(memory.strip, head_rows.size() * kStripTiles * kLanes);
         memory.best.assign(fused.size(), no_best());
+        if (!truncated.empty() || !pass.top_nodes.empty()) memory.rows.reserve(static_cast<std::size_t>(shape.vocab));
     }
 }
 

@@ -50,7 +50,7 @@ struct Decoder::Workspace {
     std::vector<int> truncated;  // draws that need a whole row
     std::vector<int> row_of_node;
 
-    // Throws what `layout.plan` throws; nothing below it throws, since threads cannot.
+    // Throws what `layout.plan` throws, and std::bad_alloc. It takes all the memory of the pass: threads must not throw.
     void prepare(const Pass& pass, KvCache& cache, const Shape& shape, int num_threads);
     void plan_head(const Pass& pass, const Shape& shape);
 };
@@ -84,9 +84,9 @@ private:
     void place_keys(int layer);
     void attend(int layer);
     void run_task(int layer, const AttentionTask& task);
-    // Quantises rows for the next product: source(i) is row i, or its norm where `norm` is not null.
+    // Quantises rows for the next product: source(i) is row i, or its norm where `norm` is not empty.
     template <typename Source>
-    Activations quantise_rows(int num_rows, std::size_t width, const float* norm, const Source& source);
+    Activations quantise_rows(int num_rows, std::size_t width, std::span<const float> norm, const Source& source);
     void multiply(const Matrix& m, const Activations& x, int num_rows, float* rows, std::size_t stride, Into into,
                   const Matrix& next);
     void head();

@@ -6,7 +6,9 @@ subclass: the checkpoint readers fill it in, the runtimes build from it, drafter
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
-from typing import Any, Literal
+from pathlib import Path
+from types import NoneType
+from typing import Any, Literal, get_args
 
 from foreword.errors import ConfigError, UnknownNameError
 
@@ -122,24 +124,46 @@ class DraftConfig:
     cascade_threshold: float = 0.5  # several drafters: expected accepted tokens that make a proposal worthwhile
 
     def __post_init__(self) -> None:
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if isinstance(value, Path):
+                object.__setattr__(self, field.name, str(value))
+            else:
+                _check_type(field.name, value, field.type)
         for name, lowest in _LOWEST.items():
             value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int) or value < lowest:
+            if value < lowest:
                 raise ConfigError(f"{name} is {value!r}; allowed: a whole number, {lowest} or above")
         for name, highest in _FRACTIONS.items():
             value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= highest:
+            if not 0 <= value <= highest:
                 raise ConfigError(f"{name} is {value!r}; allowed: a number from 0 to {highest:g}")
+        if self.prompt_lookup_min > self.prompt_lookup_max:
+            raise ConfigError(
+                f"prompt_lookup_min is {self.prompt_lookup_min} and prompt_lookup_max {self.prompt_lookup_max}; "
+                f"allowed: 1 <= prompt_lookup_min <= prompt_lookup_max"
+            )
         if self.draft_noise not in ("shared", "own"):
             raise ConfigError(f"draft_noise is {self.draft_noise!r}; allowed: shared (with the target), own")
-        if self.exit_layer is not None and (isinstance(self.exit_layer, bool) or self.exit_layer < 1):
+        if self.exit_layer is not None and self.exit_layer < 1:
             raise ConfigError(f"exit_layer is {self.exit_layer!r}; allowed: 1 or above, or None for a quarter of them")
+
+
+_TYPE_NAMES = {str: "a text", int: "a whole number", float: "a number", bool: "true or false", NoneType: "None"}
+
+
+def _check_type(name: str, value: Any, annotation: Any) -> None:
+    """`ConfigError` for a value of another type; a whole number is a number too, true and false are none."""
+    types = get_args(annotation) or (annotation,)
+    given = float if float in types and type(value) is int else type(value)
+    if given not in types:
+        raise ConfigError(f"{name} is {value!r}; allowed: {' or '.join(_TYPE_NAMES[t] for t in types)}")
 
 
 _LOWEST = {
     "num_speculative_tokens": 0,
-    "prompt_lookup_max": 0,
-    "prompt_lookup_min": 0,
+    "prompt_lookup_max": 1,
+    "prompt_lookup_min": 1,
     "suffix_decoding_max_tree_depth": 2,
     "suffix_decoding_max_cached_requests": 0,
     "suffix_decoding_max_cached_tokens": 1,
@@ -172,6 +196,8 @@ DRAFT_CONFIG_ALIASES = {
 
 def parse_draft_config(options: Mapping[str, Any]) -> DraftConfig:
     """Settings from a `speculative_config` mapping; an unknown key is an error that names the nearest known one."""
+    if not isinstance(options, Mapping):
+        raise ConfigError(f"the drafter's settings are {options!r}; allowed: a name, a mapping or a DraftConfig")
     names = {field.name for field in fields(DraftConfig)}
     values: dict[str, Any] = {}
     for key, value in options.items():

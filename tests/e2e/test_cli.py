@@ -192,7 +192,9 @@ MISTAKES = {
     "raw file": (["--prompts", "x.jsonl", "--raw"], ["--raw goes with --prompt"]),
     "limit without file": (["--prompt", "a", "--limit", "3"], ["--limit goes with --prompts"]),
     "missing file": (["--prompts", "absent.jsonl"], ["absent.jsonl cannot be read: No such file"]),
-    "negative temperature": (["--prompt", "a", "--temperature", "-0.5"], ["temperature is -0.5", "0 (greedy)"]),
+    "negative temperature": (["--prompt", "a", "--temperature", "-0.5"], ["temperature is -0.5", "0 for greedy"]),
+    "tiny temperature": (["--prompt", "a", "--temperature", "1e-38"], ["temperature is 1e-38", "0 for greedy"]),
+    "prompt not UTF-8": (["--prompt", "a\udcff"], [r"the text has '\udcff' in it"]),
     "top_p 0": (["--prompt", "a", "--top-p", "0"], ["top_p is 0", "above 0, at most 1"]),
     "top_p above 1": (["--prompt", "a", "--top-p", "1.5"], ["top_p is 1.5"]),
     "negative max tokens": (["--prompt", "a", "--max-tokens", "-1"], ["max_tokens is -1", "0 or above"]),
@@ -203,6 +205,11 @@ MISTAKES = {
     "config not JSON": (["--prompt", "a", "--speculative-config", "{method}"], ["--speculative-config is not JSON"]),
     "config no object": (["--prompt", "a", "--speculative-config", "[]"], ["must be a JSON object"]),
     "config unknown key": (["--prompt", "a", "--speculative-config", '{"metod": "ngram"}'], ["did you mean 'method'"]),
+    "config null": (["--prompt", "a", "--speculative-config", '{"method": null}'], ["method is None; allowed: a text"]),
+    "config ngram": (
+        ["--prompt", "a", "--model", "absent", "--speculative-config", '{"prompt_lookup_min": 4}'],
+        ["prompt_lookup_min is 4 and prompt_lookup_max 3"],
+    ),
     "two drafters": (["--prompt", "a", "--drafter", "none", "--speculative-config", "{}"], ["give one of them"]),
 }  # fmt: skip
 
@@ -232,6 +239,14 @@ def test_token_ids_outside_the_vocabulary_are_refused_with_their_line(run, tmp_p
     code, _, err = run("--prompts", path)
     assert code == 2
     assert "line 1: token id 100000 is outside the model's vocabulary" in err
+
+
+def test_text_that_is_no_unicode_is_refused_with_its_line(run, tmp_path):
+    path = tmp_path / "half.jsonl"
+    path.write_text('{"prompt": "hello"}\n{"prompt": "half a pair: \\ud800"}\n')
+    code, out, err = run("--prompts", path, "--json")
+    assert (code, out) == (2, "")
+    assert r"line 2: the text has '\ud800' in it" in err
 
 
 @pytest.mark.parametrize("command", ["generate", "demo", "inspect"])

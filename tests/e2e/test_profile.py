@@ -18,6 +18,13 @@ def test_wrong_widths_are_a_users_mistake(widths, message, capsys):
     assert message in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("place", [".", "missing/x.svg"])
+def test_a_plot_that_cannot_be_written_is_refused_before_measuring(place, tmp_path, capsys):
+    place = tmp_path / place
+    assert main(["profile", "--model", "no-such-model.gguf", "--plot", str(place)]) == 2
+    assert f"--plot is {place}; allowed: a file in a folder that exists" in capsys.readouterr().err
+
+
 def test_every_width_is_measured_and_nothing_is_committed():
     decoder = ToyDecoder()
     cost = measure_pass_cost(decoder, [1, 4], 32, repeats=2)

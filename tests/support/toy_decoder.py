@@ -76,7 +76,7 @@ class ToyDecoder:
     num_weight_bytes = 0
 
     def __hash__(self) -> int:
-        return hash((self.spec, self.seed, self.sharpness))
+        return hash((type(self), self.spec, self.seed, self.sharpness))
 
     def __eq__(self, other) -> bool:
         return hash(self) == hash(other)

@@ -63,6 +63,9 @@ def run(engine: Engine, prompts, params_list, eos=()) -> list[Request]:
     for _ in range(100_000):
         if engine.step() is None:
             break
+    for request in requests:
+        if request.error is not None:
+            raise request.error
     assert all(r.is_finished for r in requests)
     assert engine.parts.target.cache.num_open == 0, "a finished request left its cache region open"
     return requests

@@ -220,6 +220,16 @@ def test_a_file_of_something_else_is_refused(tmp_path, line):
         past_drafter(suffix_decoding_file=str(file))
 
 
+def test_a_file_that_cannot_be_read_is_refused(tmp_path):
+    with pytest.raises(ConfigError, match=r"cannot be used: Is a directory; name another file"):
+        past_drafter(suffix_decoding_file=str(tmp_path))
+    (tmp_path / "past.jsonl").write_bytes(b"[1]\n\xff\n")
+    with pytest.raises(ConfigError, match="is not UTF-8 text"):
+        past_drafter(suffix_decoding_file=str(tmp_path / "past.jsonl"))
+    with pytest.raises(ConfigError, match="cannot be used: .*; name another file"):
+        past_drafter(suffix_decoding_file=str(tmp_path / "past.jsonl" / "below.jsonl"))
+
+
 def test_a_file_without_memory_is_refused():
     with pytest.raises(ConfigError, match="suffix_decoding_max_cached_requests is 0"):
         SuffixDrafter(DraftConfig(suffix_decoding_file="past.jsonl"), 100)

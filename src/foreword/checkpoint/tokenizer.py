@@ -75,7 +75,16 @@ class Tokenizer:
         Args:
             text: any text; special tokens written out in it become those tokens.
             add_special_tokens: add what the model expects around a text (usually the begin token, or nothing).
+
+        Raises:
+            ConfigError: the text has half of a surrogate pair, which is what Python makes of bytes that are no UTF-8.
         """
+        try:
+            text.encode("utf-8")
+        except UnicodeEncodeError as error:
+            raise ConfigError(
+                f"the text has {text[error.start]!r} in it, which is no Unicode character; give text that was UTF-8"
+            ) from error
         return self.backend.encode(text, add_special_tokens=add_special_tokens).ids
 
     def decode(self, ids: Sequence[int], skip_special_tokens: bool = True) -> str:

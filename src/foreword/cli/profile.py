@@ -36,6 +36,8 @@ def profile(
     for name, value in (("context", context), ("repeats", repeats)):
         if value < 1:
             raise ConfigError(f"--{name} is {value}; allowed: 1 or above")
+    if plot is not None and (plot.is_dir() or not plot.parent.is_dir()):
+        raise ConfigError(f"--plot is {plot}; allowed: a file in a folder that exists")
 
     from foreword.bench.pass_cost import measure_pass_cost
     from foreword.engine.llm import load_model

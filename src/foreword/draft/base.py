@@ -33,6 +33,17 @@ class DraftNeed:
     taps: tuple[int, ...] = ()
     hidden: bool = False
     top_k: int = 0
+    top_of_known: bool = True  # at every known node too; else at the last known one and the drafted ones alone
+
+    def top_nodes(self, trees: Sequence[DraftTree], starts: Sequence[int]) -> list[int]:
+        """The nodes of a pass whose `top_k` likeliest tokens are wanted: what the rows of `output.top_ids` stand for."""
+        if self.top_k == 0:
+            return []
+        return [
+            start + node
+            for tree, start in zip(trees, starts, strict=False)
+            for node in range(0 if self.top_of_known else tree.num_known - 1, tree.num_nodes)
+        ]
 
 
 class RequestView(Protocol):

@@ -80,7 +80,7 @@ class CascadeDrafter(BaseDrafter):
         for turn, drafter in enumerate(self.drafters):
             own_trees = [self._proposals[request.request_id][turn] for request in requests]
             seen = _own_share(own_trees, trees, verdicts, batch)
-            own_output = self._own_output(drafter, output, seen.rows)
+            own_output = self._own_output(drafter, output, seen)
             drafter.observe(requests, seen.trees, seen.verdicts, seen.batch, own_output)
 
     def _share(self, request: RequestView, plan: Plan, turn: int) -> Plan:
@@ -110,15 +110,19 @@ class CascadeDrafter(BaseDrafter):
                 return tree
         return next((tree for tree in reversed(proposals) if tree.num_drafted > 0), proposals[0])
 
-    def _own_output(self, drafter: Drafter, output: PassOutput, rows: Sequence[int] | None) -> PassOutput:
+    def _own_output(self, drafter: Drafter, output: PassOutput, seen: "_Share") -> PassOutput:
         """The part of a pass's output that a drafter asked for, on its own nodes."""
-        need = drafter.need
-        index = None if rows is None else torch.as_tensor(rows)
+        need, rows = drafter.need, seen.rows
 
-        def own(tensor: torch.Tensor | None) -> torch.Tensor | None:
-            return tensor if tensor is None or index is None else tensor[index.to(tensor.device)]
+        def own(tensor: torch.Tensor | None, rows: Sequence[int] | None = rows) -> torch.Tensor | None:
+            return tensor if tensor is None or rows is None else tensor[torch.as_tensor(rows, device=tensor.device)]
 
-        top_ids, top_logprobs, taps = own(output.top_ids), own(output.top_logprobs), own(output.taps)
+        top_rows = rows
+        if not need.top_of_known:  # the cascade itself asks for every node
+            nodes = need.top_nodes(seen.trees, seen.batch.starts)
+            top_rows = nodes if rows is None else [rows[node] for node in nodes]
+        top_ids, top_logprobs = own(output.top_ids, top_rows), own(output.top_logprobs, top_rows)
+        taps = own(output.taps)
         return PassOutput(
             top_ids=top_ids[:, : need.top_k] if top_ids is not None and need.top_k else None,
             top_logprobs=top_logprobs[:, : need.top_k] if top_logprobs is not None and need.top_k else None,

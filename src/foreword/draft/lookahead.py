@@ -75,7 +75,7 @@ class LookaheadDrafter(BaseDrafter):
     """
 
     name = "lookahead"
-    need = DraftNeed(top_k=1)
+    need = DraftNeed(top_k=1, top_of_known=False)
 
     def __init__(self, window: int, ngram: int, max_guesses: int, pool_from_text: bool = True) -> None:
         self.width, self.num_levels, self.max_guesses = window, ngram - 1, max_guesses
@@ -116,7 +116,8 @@ class LookaheadDrafter(BaseDrafter):
         if all(self._states[request.request_id].tree is None for request in requests):
             return
         assert output.top_ids is not None, "the pass named no likeliest tokens"
-        likeliest = output.top_ids[:, 0].tolist()
+        nodes = self.need.top_nodes(trees, batch.starts)
+        likeliest = dict(zip(nodes, output.top_ids[:, 0].tolist(), strict=True))
         for request, tree, start in zip(requests, trees, batch.starts, strict=False):
             state = self._states[request.request_id]
             if state.tree is not None:

@@ -10,7 +10,6 @@ from typing import final
 
 from foreword.config import DraftConfig
 from foreword.draft.base import BaseDrafter, Plan, RequestView, known_ids
-from foreword.errors import ConfigError
 from foreword.target.target import Target
 from foreword.tree.draft_tree import DraftTree
 
@@ -23,11 +22,6 @@ class NgramDrafter(BaseDrafter):
 
     def __init__(self, config: DraftConfig) -> None:
         self.longest, self.shortest = config.prompt_lookup_max, config.prompt_lookup_min
-        if not 1 <= self.shortest <= self.longest:
-            raise ConfigError(
-                f"prompt_lookup_min is {self.shortest} and prompt_lookup_max {self.longest}; "
-                f"allowed: 1 <= prompt_lookup_min <= prompt_lookup_max"
-            )
         self._indexes: dict[int, NgramIndex] = {}
 
     def start(self, request: RequestView) -> None:

@@ -5,11 +5,14 @@ request's course does not depend on those before it.
 """
 
 import json
+import logging
 from collections import deque
 from pathlib import Path
 
 from foreword.draft.suffix_tree import SuffixTree, Text
 from foreword.errors import ConfigError
+
+logger = logging.getLogger(__name__)
 
 
 class PastOutputs:
@@ -49,15 +52,20 @@ class PastOutputs:
         while len(self._texts) > self.max_requests or self.tree.num_tokens > self.max_tokens:
             self.tree.remove(self._texts.popleft())
         if self._file is not None:
-            with self._file.open("a") as lines:
+            self._write(self._file, token_ids)
+
+    def _write(self, file: Path, token_ids: list[int]) -> None:
+        """Add a line to the file. Where that fails the answer is still good: say so once and write no more."""
+        try:
+            with file.open("a") as lines:
                 lines.write(json.dumps(token_ids, separators=(",", ":")) + "\n")
+        except OSError as error:
+            logger.warning("past outputs are kept in memory only from now on: %s cannot be written: %s", file, error)
+            self._file = None
 
     def _read(self, file: Path, vocab_size: int) -> None:
         """Take in the newest answers of a file; one that has grown to twice of what is kept is rewritten."""
-        if not file.exists():
-            file.parent.mkdir(parents=True, exist_ok=True)
-            return
-        lines = file.read_text().splitlines()
+        lines = _lines(file)
         first = max(0, len(lines) - self.max_requests)
         for number, line in enumerate(lines[first:], first + 1):
             self.add(_parsed(line, f"line {number} of {file}", vocab_size))
@@ -66,6 +74,20 @@ class PastOutputs:
             scratch = file.with_suffix(file.suffix + ".new")
             scratch.write_text("".join(line + "\n" for line in kept))
             scratch.replace(file)
+
+
+def _lines(file: Path) -> list[str]:
+    """The lines of a file; none, and a folder for it, where there is no file yet."""
+    try:
+        if not file.exists():
+            file.parent.mkdir(parents=True, exist_ok=True)
+            return []
+        return file.read_bytes().decode("utf-8").splitlines()
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"suffix_decoding_file {file} is not UTF-8 text ({error}); name another file") from error
+    except OSError as error:
+        reason = error.strerror or error
+        raise ConfigError(f"suffix_decoding_file {file} cannot be used: {reason}; name another file") from error
 
 
 def _parsed(line: str, where: str, vocab_size: int) -> list[int]:

@@ -1,11 +1,13 @@
 """Many requests through one target: admission, steps, release."""
 
+import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
+from functools import partial
+from typing import Any, TypeVar
 
 from foreword.engine.idle import IdleRegions
 from foreword.engine.request import Request
@@ -13,6 +15,9 @@ from foreword.engine.stats import EngineStats
 from foreword.engine.step import StepParts, StepRecord, speculative_step
 from foreword.errors import CapacityError
 
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
 _FIRST_ROWS = 512  # rows of a new cache region beyond the prompt; it grows when needed
 
 
@@ -21,12 +26,14 @@ class Engine:
 
     A request's tokens do not depend on who shares the batch. Safe to call from several threads: each may step, and
     finds its own requests advanced. The cache regions of the last `num_idle` finished requests wait for the
-    conversation to go on.
+    conversation to go on, unless their memory is needed.
+
+    What goes wrong with one request ends that one, what goes wrong with a pass all that share it: `Request.error`.
     """
 
     def __init__(self, parts: StepParts, batch_size: int = 8, num_idle: int = 0) -> None:
         self.stats = EngineStats()
-        self.parts = _timed(parts, self.stats)
+        self.parts = self._watched(parts)
         self.batch_size = batch_size
         self.waiting: deque[Request] = deque()
         self.running: list[Request] = []
@@ -42,7 +49,10 @@ class Engine:
                 self.waiting.append(request)
 
     def step(self) -> StepRecord | None:
-        """Admit what fits and run one pass; None when there is nothing to do."""
+        """Admit what fits and run one pass; None when there is nothing to do.
+
+        Raises what ends a whole pass or keeps a request from starting, whoever's it is: see `advance`.
+        """
         with self.lock:
             self._admit()
             batch = self._select()
@@ -51,8 +61,8 @@ class Engine:
             start_s = time.perf_counter()
             try:
                 record = speculative_step(batch, self.parts)
-            except BaseException:
-                self._abort_all(batch)  # a failed pass leaves no half-known state behind
+            except BaseException as error:
+                self._fail(batch, error)  # a failed pass leaves no half-known state behind
                 raise
             self.stats.num_steps += 1
             self.stats.total_s += time.perf_counter() - start_s
@@ -60,6 +70,19 @@ class Engine:
                 if request.is_finished:
                     self._release(request)
             return record
+
+    def advance(self, requests: Sequence[Request]) -> None:
+        """As `step`, for the owner of `requests`: raises what ended one of those, not what ended others alone."""
+        with self.lock:
+            concerned = [*self.waiting, *self.running]
+            try:
+                self.step()
+            except Exception as error:
+                if not any(request.error is error for request in concerned):
+                    raise  # or nobody would
+            for request in requests:
+                if request.error is not None:
+                    raise request.error
 
     def abort(self, request: Request) -> None:
         """End a request whose reader went away and free what it holds."""
@@ -75,9 +98,13 @@ class Engine:
         while self.waiting and len(self.running) < self.batch_size:
             request = self.waiting.popleft()
             request.start_s = time.perf_counter()  # time in the queue is not prefill
-            self._give_region(request)
-            self.parts.drafter.start(request)
-            self.running.append(request)
+            try:
+                self._give_region(request)
+                self.running.append(request)
+                self.parts.drafter.start(request)
+            except BaseException as error:
+                self._fail([request], error)
+                raise
 
     def _give_region(self, request: Request) -> None:
         """The region of the conversation that the request continues, or a new one."""
@@ -87,11 +114,17 @@ class Engine:
             request.stats.cached_tokens = request.kv_len
             return
         rows = min(request.max_len, request.prompt_len + _FIRST_ROWS)
+        request.slot = self._with_room(self.parts.target.cache.open, rows)
+
+    def _with_room(self, call: Callable[..., T], *args: Any) -> T:
+        """The call; where memory is short, once more without the idle regions."""
         try:
-            request.slot = self.parts.target.cache.open(rows)
+            return call(*args)
         except CapacityError:
+            if not len(self.idle):
+                raise
             self.idle.clear()
-            request.slot = self.parts.target.cache.open(rows)
+            return call(*args)
 
     def _select(self) -> list[Request]:
         """All decoding requests, and the first that is still reading its prompt."""
@@ -100,40 +133,51 @@ class Engine:
 
     def _release(self, request: Request) -> None:
         self.running.remove(request)
-        self.parts.drafter.stop(request)
-        if request.finish_reason == "abort" or not self.idle.keep(request):
-            self.parts.target.cache.close(request.slot)
-        request.slot = -1
+        try:
+            self.parts.drafter.stop(request)
+        except Exception:  # a drafter cannot spoil an answer that is there
+            logger.warning(
+                "drafter %s failed to end request %d", self.parts.drafter.name, request.request_id, exc_info=True
+            )
+        finally:
+            if request.finish_reason == "abort" or not self.idle.keep(request):
+                self.parts.target.cache.close(request.slot)
+            request.slot = -1
 
-    def _abort_all(self, batch: list[Request]) -> None:
-        for request in batch:
-            request.finish_reason = request.finish_reason or "abort"
+    def _fail(self, requests: list[Request], error: BaseException) -> None:
+        for request in requests:
+            request.fail(error)
             if request in self.running:
                 self._release(request)
 
+    def _watched(self, parts: StepParts) -> StepParts:
+        """The same parts, with the time spent in drafter and target counted, and room made for passes."""
+        drafter, target = parts.drafter, parts.target
+        in_drafter = partial(_count_time, self.stats, "draft_s")
+        in_target = partial(_count_time, self.stats, "target_s")
+        return replace(
+            parts,
+            drafter=_Instead(drafter, propose=in_drafter(drafter.propose), observe=in_drafter(drafter.observe)),
+            target=_Instead(
+                target,
+                forward=in_target(partial(self._with_room, target.forward)),  # it changes nothing that is committed
+                commit=in_target(target.commit),
+            ),
+        )
 
-def _timed(parts: StepParts, stats: EngineStats) -> StepParts:
-    """The same parts, with the time spent in the drafter and the target counted."""
-    return replace(
-        parts,
-        drafter=_Stopwatch(parts.drafter, ("propose", "observe"), stats, "draft_s"),
-        target=_Stopwatch(parts.target, ("forward", "commit"), stats, "target_s"),
-    )
 
+class _Instead:
+    """Stands in for an object, with some of its calls replaced."""
 
-class _Stopwatch:
-    """Stands in for an object and adds the time of some of its calls to a field."""
-
-    def __init__(self, inner: Any, methods: tuple[str, ...], stats: EngineStats, total: str) -> None:
+    def __init__(self, inner: Any, **calls: Callable[..., Any]) -> None:
         self._inner = inner
-        for name in methods:
-            setattr(self, name, _count_time(getattr(inner, name), stats, total))
+        self.__dict__.update(calls)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._inner, name)
 
 
-def _count_time(call: Callable[..., Any], stats: EngineStats, total: str) -> Callable[..., Any]:
+def _count_time(stats: EngineStats, total: str, call: Callable[..., Any]) -> Callable[..., Any]:
     def counted(*args: Any) -> Any:
         start_s = time.perf_counter()
         try:

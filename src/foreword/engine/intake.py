@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from foreword.checkpoint.checkpoint import Checkpoint
-from foreword.engine.prompts import Prompt, prompt_ids
+from foreword.engine.prompts import Prompt, given_ids, prompt_ids
 from foreword.engine.request import Request
 from foreword.engine.text import AnswerText
 from foreword.errors import ConfigError, PromptTooLongError
@@ -22,7 +22,7 @@ class Intake:
     def encode(self, prompt: Prompt) -> list[int]:
         """Token ids of a prompt, checked against the vocabulary and the context."""
         spec = self._checkpoint.spec
-        needs_tokenizer = isinstance(prompt, str) or any(not isinstance(p, int) for p in prompt)
+        needs_tokenizer = given_ids(prompt) is None
         token_ids = prompt_ids(prompt, self._checkpoint.tokenizer if needs_tokenizer else None, spec.vocab_size)
         if len(token_ids) >= spec.context_len:
             raise PromptTooLongError(len(token_ids), spec.context_len)

@@ -113,7 +113,7 @@ class LLM:
         try:
             for request in requests:
                 while not request.is_finished:
-                    self.engine.step()
+                    self.engine.advance(requests)
                 with self.engine.lock:
                     result = self._result(request)
                 yield result
@@ -146,7 +146,7 @@ class LLM:
         """One step, and what it brought these readers."""
         with self.engine.lock:  # another thread's step may advance the same requests
             if any(not reader.request.is_finished for reader in readers):
-                self.engine.step()
+                self.engine.advance([reader.request for reader in readers])
             return [piece for reader in readers for piece in self._new_pieces(reader)]
 
     def _new_pieces(self, reader: "_Reader") -> Iterator[Piece]:
@@ -167,6 +167,9 @@ class LLM:
             self.engine.abort(request)
 
     def _result(self, request: Request) -> Result:
+        """What a caller gets of a request that has ended; raises the error that ended it before its time."""
+        if request.error is not None:
+            raise request.error
         new_ids, params = request.new_ids, request.params
         assert request.finish_reason is not None, "a result is made of a request that has ended"
         assert params.seed is not None

@@ -1,5 +1,6 @@
 """The forms a prompt may take: plain text, token ids, chat messages."""
 
+import operator
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
@@ -22,22 +23,34 @@ class PromptTokenizer(Protocol):
 
 
 def split_prompts(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
-    """One prompt or many: a list of them. A list of ints or of messages is one prompt; any other list is many."""
+    """One prompt or many: a list of them. A list of texts or of lists is many; any other one, right or wrong, is one."""
     if isinstance(prompts, str):
         return [prompts]
     if not isinstance(prompts, Sequence):
         raise ConfigError(
             f"a prompt is {type(prompts).__name__}; allowed: text, token ids, chat messages, or a list of these"
         )
-    if prompts and all(isinstance(p, int) for p in prompts) or prompts and all(isinstance(p, Mapping) for p in prompts):
-        return [prompts]  # type: ignore[list-item]
-    return list(prompts)  # type: ignore[arg-type]
+    if all(isinstance(p, Sequence) for p in prompts):
+        return list(prompts)  # type: ignore[arg-type]
+    return [prompts]  # type: ignore[list-item]
+
+
+def given_ids(prompt: Prompt) -> list[int] | None:
+    """The ids of a prompt that is a list of them, None for text and messages; `ConfigError` for what is neither."""
+    if isinstance(prompt, str):
+        return None
+    if not isinstance(prompt, Sequence):
+        raise ConfigError(f"a prompt is {type(prompt).__name__}; allowed: text, token ids, chat messages")
+    if prompt and all(isinstance(p, Mapping) for p in prompt):
+        return None
+    return [_token_id(p) for p in prompt]
 
 
 def prompt_ids(prompt: Prompt, tokenizer: PromptTokenizer | None, vocab_size: int) -> list[int]:
     """Token ids of one prompt; `ConfigError` for an empty one or ids outside the vocabulary."""
-    if not isinstance(prompt, str) and all(isinstance(p, int) and not isinstance(p, bool) for p in prompt):
-        return _checked_ids([int(p) for p in prompt], vocab_size)  # type: ignore[arg-type]
+    ids = given_ids(prompt)
+    if ids is not None:
+        return _checked_ids(ids, vocab_size)
     if tokenizer is None:
         raise ConfigError("this model has no tokenizer; give the prompt as token ids")
     if isinstance(prompt, str):
@@ -48,6 +61,16 @@ def prompt_ids(prompt: Prompt, tokenizer: PromptTokenizer | None, vocab_size: in
         if not isinstance(message, Mapping) or "role" not in message or "content" not in message:
             raise ConfigError(f"a chat message is {message!r}; it needs the keys 'role' and 'content'")
     return _checked_ids(tokenizer.apply_chat_template(list(prompt)), vocab_size)  # type: ignore[arg-type]
+
+
+def _token_id(item: Any) -> int:
+    """As a plain int: numpy's are taken too, True and False are not."""
+    try:
+        if not isinstance(item, bool):
+            return operator.index(item)
+    except TypeError:
+        pass
+    raise ConfigError(f"a prompt has {item!r} in it; allowed: text, or a list of token ids or of chat messages alone")
 
 
 def _checked_ids(token_ids: list[int], vocab_size: int) -> list[int]:

@@ -2,19 +2,22 @@
 
 import itertools
 import time
+from collections.abc import Callable
+from typing import TypeVar
 
 from foreword.draft.base import Plan
 from foreword.engine.guided import guided_tree
 from foreword.engine.result import FinishReason, TokenLogprob
 from foreword.engine.stats import RequestStats
 from foreword.engine.text import AnswerText
-from foreword.errors import ConfigError, PromptTooLongError
+from foreword.errors import ConfigError, ForewordError, PromptTooLongError
 from foreword.sampling.params import SamplingParams
 from foreword.sampling.processors import make_shaper
 from foreword.sampling.sampler import Sampler
 from foreword.sampling.walker import GrammarWalker
 from foreword.tree.draft_tree import DraftTree
 
+T = TypeVar("T")
 _next_id = itertools.count()
 
 
@@ -66,6 +69,7 @@ class Request:
         self.slot = -1
         self.kv_len = 0
         self.finish_reason: FinishReason | None = "length" if self.remaining == 0 else None
+        self.error: Exception | None = None  # what ended it before its time; its owner is told
         self.stats = RequestStats(prompt_tokens=self.prompt_len)
         self.start_s = time.perf_counter()
         self.first_token_s = 0.0
@@ -94,6 +98,24 @@ class Request:
     def is_finished(self) -> bool:
         """Whether nothing more will come."""
         return self.finish_reason is not None
+
+    def fail(self, error: BaseException) -> None:
+        """End it for an error, unless it has ended already. What interrupts one thread is a plain error to others."""
+        if self.is_finished:
+            return
+        if not isinstance(error, Exception):
+            error = ForewordError(f"the pass that this request shared with others was ended by {error!r}; ask again")
+        self.error, self.finish_reason = error, "abort"
+
+    def attempt(self, call: Callable[..., T], *args: object) -> T | None:
+        """A step that is about this request alone. None where it raises, or an earlier one did: that ends no other."""
+        if self.error is not None:
+            return None
+        try:
+            return call(*args)
+        except Exception as error:
+            self.fail(error)
+            return None
 
     def guide(self, tree: DraftTree, plan: Plan) -> DraftTree:
         """The drafter's tree as the grammar wants it; the same one where nothing is drafted or there is no grammar."""

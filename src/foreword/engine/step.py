@@ -3,6 +3,9 @@
 Draft a tree for every request, let the target read all nodes of all trees in one pass, keep what it agrees with and one
 token more. Prefill, plain decoding and speculation are the same step: a chunk of the prompt is a chain of known nodes,
 plain decoding is a tree of the root alone. Which drafter, which runtime, greedy or sampled: nothing here knows.
+
+What is about one request alone is `attempt`ed. Where that raises, the request ends with the error kept on it, only its
+known tokens stay, and the others notice nothing. Any other error ends them all.
 """
 
 from collections.abc import Sequence
@@ -51,10 +54,12 @@ def speculative_step(requests: Sequence[Request], parts: StepParts) -> StepRecor
     """Draft, read everything in one pass, keep the agreed part."""
     plans = parts.controller.plan(requests)  # how many nodes, which drafter, why
     trees = parts.drafter.propose(requests, plans)  # one DraftTree a request
-    trees = [r.guide(tree, plan) for r, tree, plan in zip(requests, trees, plans, strict=True)]  # as grammars want them
+    trees = [  # as grammars want them
+        r.attempt(r.guide, tree, plan) or tree for r, tree, plan in zip(requests, trees, plans, strict=True)
+    ]
     batch = pack(trees, [r.kv_len for r in requests], [r.slot for r in requests])  # flat over all nodes
     asks = _ask(requests, trees, batch, parts.verifier)
-    output = parts.target.forward(batch, _union(asks, parts.drafter.need, batch))
+    output = parts.target.forward(batch, _union(asks, parts.drafter.need, trees, batch))
     verdicts = _verify(requests, trees, batch, asks, output, parts.verifier)  # accepted path + one extra token
     num_emitted = commit(requests, trees, verdicts, parts.target)  # stop conditions cut; KV keeps the path alone
     parts.drafter.observe(requests, trees, verdicts, batch, output)  # what the next proposal needs
@@ -68,7 +73,7 @@ def commit(
     num_emitted = []
     for request, tree, verdict in zip(requests, trees, verdicts, strict=True):
         was_prefilling = request.is_prefilling
-        kept = request.extend(verdict.emitted)
+        kept = request.attempt(request.extend, verdict.emitted) or 0
         num_rows = tree.num_known + max(kept - 1, 0)
         target.commit(request.slot, verdict.path[:num_rows])
         request.kv_len += num_rows
@@ -86,18 +91,18 @@ def _ask(
     asked = []
     for request, tree, start in zip(requests, trees, batch.starts, strict=False):
         is_last = tree.num_known == request.num_unread
-        ask = verifier.ask(tree, start, request.kv_len, request.sampler) if is_last else None
+        ask = request.attempt(verifier.ask, tree, start, request.kv_len, request.sampler) if is_last else None
         asked.append(Asked(ask, [start + node for node in scored_nodes(request, tree)]))
     return asked
 
 
-def _union(asked: Sequence[Asked], need: DraftNeed, batch: PackedBatch) -> Need:
+def _union(asked: Sequence[Asked], need: DraftNeed, trees: Sequence[DraftTree], batch: PackedBatch) -> Need:
     """What the pass must hand back: what verifier, results and drafter ask for."""
     return Need(
         draws=[draw for a in asked if a.ask for draw in a.ask.draws],
         logits=[node for a in asked for node in a.logits],
         top_k=need.top_k,
-        top_nodes=range(batch.num_nodes) if need.top_k else (),
+        top_nodes=need.top_nodes(trees, batch.starts),
         taps=need.taps,
         hidden=need.hidden,
     )
@@ -116,14 +121,15 @@ def _verify(
     for request, tree, start, wanted in zip(requests, trees, batch.starts, asked, strict=False):
         rows = output.logits[row : row + len(wanted.logits)] if output.logits is not None else None
         row += len(wanted.logits)
-        verdict = known_only(tree)
+        verdict = None
         if wanted.ask is not None:
             choices = {d.node - start: output.choices[draw + i] for i, d in enumerate(wanted.ask.draws)}
             draw += len(wanted.ask.draws)
             logits = rows[: len(wanted.ask.logits)] if rows is not None else None
             answers = Answers(choices, logits, request.token_ids, request.prompt_len, request.stats.num_steps)
-            verdict = verifier.decide(tree, answers, request.sampler)
-        record_logprobs(request, tree, verdict, wanted, start, rows)
+            verdict = request.attempt(verifier.decide, tree, answers, request.sampler)
+        verdict = verdict or known_only(tree)
+        request.attempt(record_logprobs, request, tree, verdict, wanted, start, rows)
         verdicts.append(verdict)
     return verdicts
 

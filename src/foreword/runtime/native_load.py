@@ -27,15 +27,40 @@ from foreword.runtime.torch_rope import inverse_frequencies
 
 logger = logging.getLogger(__name__)
 
+# What a damaged or unreadable file of packed weights raises; the kernels' std::out_of_range is an IndexError.
+_UNUSABLE = (CheckpointError, OSError, RuntimeError, LookupError, TypeError)
 _BYTES_A_WEIGHT = {"int8": 1.01, "int4": 0.63}
 
 
 def load_decoder(
     kernels: ModuleType, spec: ModelSpec, weights: WeightSource, dtype: str, cache_dir: Path, pool: Any, isa: str
 ) -> tuple[Any, int]:
-    """A decoder and the bytes its weights take."""
+    """A decoder and the bytes its weights take; from the cache, through it, or past it where it cannot be used."""
     check_memory(spec, dtype, available_bytes())
-    data, header = _packed(kernels, spec, weights, dtype, cache_dir)
+    path = cache_path(cache_dir, spec, weights, dtype)
+    if path.is_file():
+        try:
+            return _build(kernels, spec, *_open(kernels, path), pool, isa)
+        except _UNUSABLE as error:
+            logger.warning("packing again, as %s cannot be used: %s", path, error)
+            with contextlib.suppress(OSError):
+                path.unlink()
+    try:
+        write_packed(path, spec, weights, dtype)
+        return _build(kernels, spec, *_open(kernels, path), pool, isa)
+    except CheckpointError:
+        raise
+    except _UNUSABLE as error:
+        logger.warning("cannot keep packed weights in %s (%s); packing at every load", cache_dir, error)
+    file = io.BytesIO()
+    header = Packer(file, spec, weights, dtype).write_all()
+    data = kernels.WeightBytes.from_memory(np.frombuffer(file.getbuffer(), dtype=np.uint8))
+    return _build(kernels, spec, data, header, pool, isa)
+
+
+def _build(
+    kernels: ModuleType, spec: ModelSpec, data: Any, header: PackedHeader, pool: Any, isa: str
+) -> tuple[Any, int]:
     builder = kernels.Weights()
     matrices = {name: _matrix(kernels, data, header.matrix(name)) for name in header.matrices}
     for layer in range(spec.num_layers):
@@ -78,29 +103,20 @@ def available_bytes(meminfo: Path = Path("/proc/meminfo"), cgroup: Path = Path("
         fields = dict(line.split(":", 1) for line in meminfo.read_text().splitlines())
         free.append(int(fields["MemAvailable"].split()[0]) * 1024)
     with contextlib.suppress(OSError, ValueError):
-        free.append(int((cgroup / "memory.max").read_text()) - int((cgroup / "memory.current").read_text()))
+        free.append(_container_free(cgroup, "memory.max", "memory.current", "inactive_file"))
+    with contextlib.suppress(OSError, ValueError):  # the first version of cgroups
+        names = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
+        free.append(_container_free(cgroup / "memory", *names))
     return min(free, default=None)
 
 
-def _packed(
-    kernels: ModuleType, spec: ModelSpec, weights: WeightSource, dtype: str, cache_dir: Path
-) -> tuple[Any, PackedHeader]:
-    path = cache_path(cache_dir, spec, weights, dtype)
-    if path.is_file():
-        try:
-            return _open(kernels, path)
-        except CheckpointError as error:
-            logger.warning("packing again: %s", error)
-    try:
-        write_packed(path, spec, weights, dtype)
-        return _open(kernels, path)
-    except CheckpointError:
-        raise
-    except OSError as error:
-        logger.warning("cannot keep packed weights in %s (%s); packing at every load", cache_dir, error)
-    file = io.BytesIO()
-    header = Packer(file, spec, weights, dtype).write_all()
-    return kernels.WeightBytes.from_memory(np.frombuffer(file.getbuffer(), dtype=np.uint8)), header
+def _container_free(folder: Path, limit: str, usage: str, reclaimable: str) -> int:
+    """What is left of a container's limit. The cache of files counts as used, but its idle part makes way."""
+    free = int((folder / limit).read_text()) - int((folder / usage).read_text())
+    with contextlib.suppress(OSError, KeyError, ValueError):
+        fields = dict(line.split() for line in (folder / "memory.stat").read_text().splitlines())
+        free += int(fields[reclaimable])
+    return max(free, 0)
 
 
 def _open(kernels: ModuleType, path: Path) -> tuple[Any, PackedHeader]:

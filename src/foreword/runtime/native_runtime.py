@@ -17,7 +17,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from foreword.config import ModelSpec
-from foreword.errors import ConfigError, KernelError
+from foreword.errors import CapacityError, ConfigError, KernelError
 from foreword.runtime.base import Draw, KVCache, Need, PassOutput, WeightSource
 from foreword.runtime.native_load import load_decoder, pack_projection
 from foreword.runtime.native_threads import default_threads
@@ -93,16 +93,22 @@ class NativeKVCache:
         self.handle = kernels.KvCache(spec.num_layers, spec.num_kv_heads, spec.head_dim)
 
     def open(self, capacity: int) -> int:
-        """Reserve a region of at least `capacity` rows; returns its slot."""
-        return self.handle.open(capacity)
+        """Reserve a region of at least `capacity` rows; returns its slot; `CapacityError` where memory is short."""
+        try:
+            return self.handle.open(capacity)
+        except MemoryError as error:
+            raise self._too_large(capacity) from error
 
     def close(self, slot: int) -> None:
         """Free the region."""
         self.handle.close(slot)
 
     def reserve(self, slot: int, capacity: int) -> None:
-        """Make the region at least `capacity` rows long, keeping what it holds."""
-        self.handle.reserve(slot, capacity)
+        """Make the region at least `capacity` rows long, keeping what it holds; `CapacityError` leaves it as it was."""
+        try:
+            self.handle.reserve(slot, capacity)
+        except MemoryError as error:
+            raise self._too_large(capacity) from error
 
     def length(self, slot: int) -> int:
         """Committed positions."""
@@ -134,6 +140,14 @@ class NativeKVCache:
     def num_bytes(self) -> int:
         """Memory that the regions take."""
         return self.handle.num_bytes
+
+    def _too_large(self, capacity: int) -> CapacityError:
+        num_bytes = capacity * self._spec.num_layers * 2 * self._spec.num_kv_heads * self._spec.head_dim * 4
+        return CapacityError(
+            f"a key-value cache of {capacity} positions takes {num_bytes / 2**20:.0f} MiB, which could not be allocated "
+            f"beside the {self.num_bytes / 2**20:.0f} MiB of {self.num_open} open ones; "
+            "use a smaller batch or a shorter context"
+        )
 
 
 @final
@@ -175,7 +189,7 @@ class NativeDecoder:
                 _ints(batch.kv_lens),
                 _ints(batch.slots),
                 None if inputs is None else inputs.detach().float().contiguous().numpy(),
-                *_draw_columns(need.draws),
+                *_draw_columns(need.draws, self.spec.vocab_size),
                 choices,
                 _ints(need.logits),
                 _array(out.logits),
@@ -224,13 +238,13 @@ def _allocate(need: Need, num_nodes: int, spec: ModelSpec) -> PassOutput:
     return out
 
 
-def _draw_columns(draws: Sequence[Draw]) -> tuple[np.ndarray, ...]:
-    """Nodes, temperatures, top_k, top_p, min_p and row keys of the draws."""
+def _draw_columns(draws: Sequence[Draw], vocab_size: int) -> tuple[np.ndarray, ...]:
+    """Nodes, temperatures, top_k (no more than there are tokens), top_p, min_p and row keys of the draws."""
     warps = [draw.warp for draw in draws]
     return (
         np.array([draw.node for draw in draws], dtype=np.int32),
         np.array([warp.temperature for warp in warps], dtype=np.float64),
-        np.array([warp.top_k for warp in warps], dtype=np.int32),
+        np.array([min(warp.top_k, vocab_size) for warp in warps], dtype=np.int32),
         np.array([warp.top_p for warp in warps], dtype=np.float64),
         np.array([warp.min_p for warp in warps], dtype=np.float64),
         np.array([draw.key & 0xFFFFFFFFFFFFFFFF for draw in draws], dtype=np.uint64),

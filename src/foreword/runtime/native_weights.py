@@ -8,8 +8,8 @@
     streamed    everything else, in the order a pass reads it
 
 The key is a hash of the checkpoint's fingerprint, the format's version and all that shapes the layout. A file appears
-under its name only when it is whole (written aside, then renamed), so two processes at once are safe: the last one
-wins, both are right.
+under its name only when it is whole: written aside, flushed to the disk, renamed. Processes take turns at a lock; the
+second finds the file there.
 """
 
 import hashlib
@@ -24,6 +24,7 @@ from typing import IO, Any
 
 import numpy as np
 import torch
+from filelock import FileLock
 from torch import Tensor
 
 from foreword.config import ModelSpec
@@ -74,7 +75,9 @@ def cache_path(cache_dir: Path, spec: ModelSpec, weights: WeightSource, dtype: s
 
 
 def default_cache_dir() -> Path:
-    """The user's cache folder of foreword."""
+    """The folder in the variable FOREWORD_CACHE, else `foreword` in the user's cache folder."""
+    if chosen := os.environ.get("FOREWORD_CACHE"):
+        return Path(chosen).expanduser().absolute()
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "foreword"
 
 
@@ -93,16 +96,23 @@ def read_header(path: Path) -> PackedHeader:
 
 
 def write_packed(path: Path, spec: ModelSpec, weights: WeightSource, dtype: str) -> None:
-    """Quantise, pack and write; the file appears when it is whole."""
+    """Quantise, pack and write, unless another process did so meanwhile; the file appears when it is whole."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=path.stem + "-", suffix=".part")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            Packer(file, spec, weights, dtype).write_all()
-        Path(name).replace(path)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise
+    # The system frees the lock when its holder dies, so a part that is found under the lock is nobody's.
+    with FileLock(path.with_name(path.name + ".lock"), thread_local=False):
+        if path.is_file():
+            return
+        for part in path.parent.glob(f"{path.stem}-*.part"):
+            part.unlink(missing_ok=True)
+        handle, name = tempfile.mkstemp(dir=path.parent, prefix=path.stem + "-", suffix=".part")
+        try:
+            with os.fdopen(handle, "wb") as file:
+                Packer(file, spec, weights, dtype).write_all()
+                file.flush()
+                os.fsync(file.fileno())
+            Path(name).replace(path)
+        finally:
+            Path(name).unlink(missing_ok=True)
 
 
 class MatrixPacker:

@@ -30,6 +30,10 @@ def choose_runtime(runtime: str = "auto", dtype: str = "auto", device: str = "au
         raise ConfigError(f"the native runtime does not compute in {dtype}; allowed: auto, {', '.join(NATIVE_DTYPES)}")
     if runtime == "torch" and dtype in NATIVE_DTYPES:
         raise ConfigError(f"the torch runtime does not compute in {dtype}; allowed: auto, {', '.join(TORCH_DTYPES)}")
+    if (runtime == "native" or dtype in NATIVE_DTYPES) and device not in ("auto", "cpu"):
+        raise ConfigError(
+            f"the native runtime computes on the CPU, not on {device}; allowed: auto, cpu, or runtime torch"
+        )
     if device == "auto":
         device = _best_device()
     missing = native_problem()

@@ -1,8 +1,9 @@
 """How a request wants its tokens drawn."""
 
-import math
+import operator
 import secrets
-from collections.abc import Callable, Iterable, Mapping
+import sys
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +14,7 @@ if TYPE_CHECKING:
     from foreword.sampling.processors import LogitsProcessor, StatefulProcessor
 
 DEFAULT_MAX_TOKENS = 128
+_LOWEST_TEMPERATURE = 1e-5  # logits divided by less overflow
 
 
 @dataclass(frozen=True)
@@ -43,7 +45,7 @@ class SamplingParams:
     """Options of one request. Invalid values raise `ConfigError`; the defaults change nothing.
 
     `temperature` is 0 (greedy) unless given. Without a `seed` each request gets a fresh one, reported in its result;
-    the same seed gives the same tokens whatever drafter, batch or timing.
+    the same seed gives the same tokens whatever drafter, batch or timing. None where a list is expected is an empty one.
 
     Logits are changed in this order: logit_bias, allowed_token_ids, bad_words, grammar, min_tokens; repetition penalty
     (prompt and answer), presence and frequency penalty (answer only); logits_processors; then temperature, top-k,
@@ -79,28 +81,33 @@ class SamplingParams:
         self._check_tokens()
 
     def _check_drawing(self) -> None:
-        _check_number("temperature", self.temperature, lambda t: t >= 0, "0 (greedy) or above")
+        _check_number(
+            "temperature",
+            self.temperature,
+            lambda t: t == 0 or t >= _LOWEST_TEMPERATURE,
+            f"0 for greedy, or {_LOWEST_TEMPERATURE:g} and above",
+        )
         _check_number("top_p", self.top_p, lambda p: 0 < p <= 1, "above 0, at most 1 (1 keeps all)")
         _check_number("min_p", self.min_p, lambda p: 0 <= p <= 1, "from 0 (off) to 1")
-        _check_integer("top_k", self.top_k, 0, "0 (off) or above")
-        _check_integer("n", self.n, 1, "1 or above")
+        self._set_integer("top_k", 0, "0 (off) or above")
+        self._set_integer("n", 1, "1 or above")
         for name in ("logprobs", "prompt_logprobs"):
             if getattr(self, name) is not None:
-                _check_integer(name, getattr(self, name), 0, "None (off), 0 (the token alone) or above")
+                self._set_integer(name, 0, "None (off), 0 (the token alone) or above")
         if self.seed is not None:
-            _check_integer("seed", self.seed, 0, "a whole number from 0 to 2^64 - 1, or None for a fresh one")
+            self._set_integer("seed", 0, "a whole number from 0 to 2^64 - 1, or None for a fresh one")
             if self.seed >= 1 << 64:
                 raise ConfigError(f"seed is {self.seed}; allowed: a whole number from 0 to 2^64 - 1")
 
     def _check_end(self) -> None:
-        _check_integer("max_tokens", self.max_tokens, 0, "0 or above")
-        _check_integer("min_tokens", self.min_tokens, 0, "0 or above")
+        self._set_integer("max_tokens", 0, "0 or above")
+        self._set_integer("min_tokens", 0, "0 or above")
         if self.min_tokens > self.max_tokens:
             raise ConfigError(
                 f"min_tokens is {self.min_tokens}, more than max_tokens, {self.max_tokens}; swap or lower it"
             )
         self._set("stop_token_ids", _token_ids("stop_token_ids", self.stop_token_ids))
-        stop = (self.stop,) if isinstance(self.stop, str) else tuple(self.stop)
+        stop = _listed("stop", self.stop, "texts")
         for text in stop:
             if not isinstance(text, str) or not text:
                 raise ConfigError(f"stop has {text!r}; allowed: texts of at least one character")
@@ -110,11 +117,14 @@ class SamplingParams:
         _check_number("repetition_penalty", self.repetition_penalty, lambda r: r > 0, "above 0 (1 is off)")
         for name in ("presence_penalty", "frequency_penalty"):
             _check_number(name, getattr(self, name), lambda _: True, "a finite number (0 is off)")
-        pairs = self.logit_bias.items() if isinstance(self.logit_bias, Mapping) else self.logit_bias
-        for token, bias in pairs:
-            _check_integer("a token id of logit_bias", token, 0, "0 or above")
+        try:
+            biases = dict(() if self.logit_bias is None else self.logit_bias)
+        except (TypeError, ValueError) as error:
+            raise ConfigError(f"logit_bias is {self.logit_bias!r}; allowed: {{token id: number}}") from error
+        for token, bias in biases.items():
+            _integer("a token id of logit_bias", token, 0, "0 or above")
             _check_number(f"logit_bias of token {token}", bias, lambda _: True, "a finite number (-100 all but bans)")
-        self._set("logit_bias", tuple(sorted((int(token), float(bias)) for token, bias in pairs)))
+        self._set("logit_bias", tuple(sorted((int(token), float(bias)) for token, bias in biases.items())))
 
     def _check_tokens(self) -> None:
         if self.allowed_token_ids is not None:
@@ -122,12 +132,12 @@ class SamplingParams:
             if not allowed:
                 raise ConfigError("allowed_token_ids is empty, which allows nothing; give ids, or None to allow all")
             self._set("allowed_token_ids", allowed)
-        words = (self.bad_words,) if isinstance(self.bad_words, str) else tuple(self.bad_words)
-        if any(len(word) == 0 for word in words):
-            raise ConfigError("bad_words has an empty entry; give texts or token sequences of at least one token")
+        words = _listed("bad_words", self.bad_words, "texts or token sequences")
         ids = tuple(word if isinstance(word, str) else _token_ids("bad_words", word) for word in words)
+        if not all(ids):
+            raise ConfigError("bad_words has an empty entry; give texts or token sequences of at least one token")
         self._set("bad_words", ids)
-        self._set("logits_processors", tuple(self.logits_processors))
+        self._set("logits_processors", _listed("logits_processors", self.logits_processors, "callables"))
         for processor in self.logits_processors:
             if not callable(processor):
                 raise ConfigError(
@@ -145,6 +155,9 @@ class SamplingParams:
 
     def _set(self, name: str, value: Any) -> None:
         object.__setattr__(self, name, value)
+
+    def _set_integer(self, name: str, lowest: int, allowed: str) -> None:
+        self._set(name, _integer(name, getattr(self, name), lowest, allowed))
 
     @property
     def warp(self) -> Warp:
@@ -188,22 +201,38 @@ class SamplingParams:
                 raise ConfigError(f"{name} is {getattr(self, name)}; the vocabulary has {vocab_size} tokens")
 
 
-def _token_ids(name: str, ids: Iterable[int]) -> tuple[int, ...]:
+def _listed(name: str, values: Any, allowed: str) -> tuple[Any, ...]:
+    """A list as a tuple; None is an empty one, a text alone a list of it."""
+    if values is None or isinstance(values, str):
+        return () if values is None else (values,)
     try:
-        ids = tuple(ids)
+        return tuple(values)
     except TypeError as error:
-        raise ConfigError(f"{name} is {ids!r}; allowed: a list of token ids") from error
-    for token in ids:
-        _check_integer(f"a token id of {name}", token, 0, "0 or above")
-    return ids
+        raise ConfigError(f"{name} is {values!r}; allowed: a list of {allowed}") from error
+
+
+def _token_ids(name: str, ids: Any) -> tuple[int, ...]:
+    return tuple(_integer(f"a token id of {name}", token, 0, "0 or above") for token in _listed(name, ids, "token ids"))
 
 
 def _check_number(name: str, value: Any, is_allowed: Callable[[float], bool], allowed: str) -> None:
-    is_number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-    if not is_number or not is_allowed(value):
-        raise ConfigError(f"{name} is {value!r}; allowed: {allowed}")
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    # Whole numbers beyond what a float holds are refused like infinity; NaN compares false.
+    if not is_number or not abs(value) <= sys.float_info.max or not is_allowed(value):
+        raise ConfigError(f"{name} is {_short(value)}; allowed: {allowed}")
 
 
-def _check_integer(name: str, value: Any, lowest: int, allowed: str) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or value < lowest:
+def _integer(name: str, value: Any, lowest: int, allowed: str) -> int:
+    """As a plain int: numpy's are taken too, True and False are not."""
+    try:
+        number = None if isinstance(value, bool) else operator.index(value)
+    except TypeError:
+        number = None
+    if number is None or number < lowest:
         raise ConfigError(f"{name} is {value!r}; allowed: {allowed}")
+    return number
+
+
+def _short(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else text[:57] + "..."

@@ -7,6 +7,7 @@ nothing comes after them.
 """
 
 import json
+from collections import OrderedDict
 from collections.abc import Sequence
 from typing import Any, Protocol
 
@@ -19,6 +20,7 @@ from foreword.errors import ConfigError
 from foreword.sampling.grammar import Grammar
 
 _INSTALL = "grammars need the package llguidance, which is not installed: pip install 'foreword[grammar]'"
+_MAX_MADE = 32  # compiled grammars kept
 
 
 class GrammarTokenizer(Protocol):
@@ -47,17 +49,21 @@ class GrammarCompiler:
         self._vocab_size, self._end_ids = vocab_size, tuple(end_token_ids)
         vocabulary: Any = _Vocabulary(tokenizer, vocab_size, end_token_ids)
         self._tokenizer = llguidance.LLTokenizer(vocabulary, n_vocab=vocab_size, eos_token=list(end_token_ids))
-        self._made: dict[Grammar, Any] = {}
+        self._made: OrderedDict[Grammar, Any] = OrderedDict()  # the last ones used, the newest at the end
 
     def compile(self, grammar: Grammar) -> "GrammarWalker":
         """A walker at the start of `grammar`; `ConfigError` says what is wrong with it."""
-        if grammar not in self._made:
+        made = self._made.pop(grammar, None)
+        if made is None:
             source = self._source(grammar)
             problem = self._matcher.validate_grammar(source, self._tokenizer)
             if problem and not problem.startswith("WARNING"):
                 raise ConfigError(f"the {grammar.kind} of the grammar cannot be used: {problem.strip()}")
-            self._made[grammar] = self._matcher(self._tokenizer, source)
-        return GrammarWalker(self._made[grammar].deep_copy(), self._vocab_size, self._end_ids)
+            made = self._matcher(self._tokenizer, source)
+        self._made[grammar] = made
+        while len(self._made) > _MAX_MADE:
+            self._made.popitem(last=False)
+        return GrammarWalker(made.deep_copy(), self._vocab_size, self._end_ids)
 
     def _source(self, grammar: Grammar) -> str:
         if grammar.kind == "json_schema":

@@ -1,0 +1,161 @@
+// Every path that runs here against the portable one, bit by bit; and draws from whole rows, which must take no memory.
+// Prints a hash of the portable results: it is the same on every processor. Fails with a message and status 1.
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <new>
+#include <random>
+#include <vector>
+
+#include "cpu.hpp"
+#include "pack.hpp"
+#include "truncate.hpp"
+
+namespace {
+
+std::size_t num_allocations = 0;
+
+}  // namespace
+
+void* operator new(std::size_t num_bytes) {
+    ++num_allocations;
+    if (void* memory = std::malloc(num_bytes)) return memory;
+    throw std::bad_alloc();
+}
+void operator delete(void* memory) noexcept { std::free(memory); }
+void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
+
+namespace fw {
+namespace {
+
+constexpr int kTiles = 5;
+constexpr std::size_t kWidth = 192, kOutputs = kTiles * kLanes, kVocab = 1003;
+constexpr int kMostTokens = 19;
+
+std::mt19937 random_bits(7);
+
+// Uniform in [-1, 1), the same numbers with every library.
+float next_float() { return static_cast<float>(static_cast<std::int32_t>(random_bits())) * 0x1p-31f; }
+
+std::vector<float> random_floats(std::size_t count) {
+    std::vector<float> values(count);
+    for (float& value : values) value = next_float();
+    return values;
+}
+
+struct Packed {
+    std::vector<std::uint8_t> tiles;
+    std::vector<float> scales, bias = random_floats(kOutputs);
+    std::vector<std::uint16_t> half_scales;
+    Matrix matrix;
+
+    explicit Packed(int bits) : tiles(kOutputs * kWidth * bits / 8), scales(kOutputs), half_scales(kOutputs * kWidth / kSubgroup * 2) {
+        const std::vector<float> weights = random_floats(kOutputs * kWidth);
+        if (bits == 8)
+            pack_int8(weights.data(), kOutputs, kWidth, tiles.data(), scales.data());
+        else
+            pack_int4(weights.data(), kOutputs, kWidth, tiles.data(), half_scales.data());
+        matrix = {tiles.data(), scales.data(), half_scales.data(), bias.data(), kWidth, kTiles, bits};
+    }
+};
+
+// Products of `num_tokens` rows, quantised by the same path.
+std::vector<float> products(const Kernels& kernels, const Matrix& matrix, const std::vector<float>& inputs, int num_tokens) {
+    const std::size_t rows = round_up(kMostTokens, kBlock) + kBlock, groups = kWidth / kGroup;
+    std::vector<std::int8_t> values(rows * kWidth);
+    std::vector<float> scales(rows * groups), outputs(static_cast<std::size_t>(num_tokens) * kOutputs);
+    std::vector<std::int32_t> sums(rows * groups * 3);
+    const Activations x{values.data(), scales.data(), sums.data(), kWidth, groups};
+    for (int token = 0; token < num_tokens; ++token) kernels.quantise(inputs.data() + token * kWidth, x, token);
+    kernels.matmul(matrix, x, num_tokens, 0, kTiles, {outputs.data(), kOutputs, Into::kSet, 0}, nullptr);
+    return outputs;
+}
+
+// Queries that see the first keys in order and one more out of order.
+std::vector<float> attended(const Kernels& kernels, std::size_t dim, const std::vector<float>& memory) {
+    constexpr int kRows = 45, kLength = 38;
+    const std::size_t held = 48 * dim;
+    std::vector<float> outputs(kMaxQueries * dim), scratch(attention_scratch(dim, kRows));
+    const std::int32_t tail[] = {kRows - 1};
+    AttentionBlock block{};
+    block.keys = memory.data();
+    block.values = memory.data() + held;
+    block.dim = dim;
+    block.num_queries = kMaxQueries;
+    block.num_rows = kRows;
+    block.scratch = scratch.data();
+    for (int q = 0; q < kMaxQueries; ++q) {
+        block.queries[q] = memory.data() + 2 * held + q * dim;
+        block.outputs[q] = outputs.data() + q * dim;
+        block.lengths[q] = kLength;
+        block.chains[q] = kLength - 1;
+        block.tails[q] = tail;
+    }
+    kernels.attend(block);
+    return outputs;
+}
+
+std::vector<float> noise(const Kernels& kernels) {
+    std::vector<float> values(kVocab);
+    std::vector<std::int32_t> bits(kVocab);
+    kernels.gumbel({1.0f, 12345, -678}, 0, static_cast<std::int32_t>(kVocab), values.data(), bits.data());
+    return values;
+}
+
+std::uint64_t hash_of_all = 14695981039346656037u;  // FNV-1a
+
+bool same(const Kernels& kernels, const char* what, const std::vector<float>& expected, const std::vector<float>& got) {
+    if (&kernels == kPortableKernels)
+        for (std::size_t i = 0; i < expected.size() * sizeof(float); ++i)
+            hash_of_all = (hash_of_all ^ reinterpret_cast<const unsigned char*>(expected.data())[i]) * 1099511628211u;
+    if (std::memcmp(expected.data(), got.data(), expected.size() * sizeof(float)) == 0) return true;
+    std::printf("%s: %s differs from the portable path\n", kernels.name, what);
+    return false;
+}
+
+bool check_paths() {
+    const Packed int8(8), int4(4);
+    const std::vector<float> inputs = random_floats(kMostTokens * kWidth), memory = random_floats(2 * 48 * 64 + kMaxQueries * 64);
+    bool good = true;
+    for (const Kernels* kernels : available_kernels()) {
+        for (int num_tokens = 1; num_tokens <= kMostTokens; ++num_tokens)
+            for (const Packed* packed : {&int8, &int4})
+                good &= same(*kernels, packed == &int8 ? "int8 matmul" : "int4 matmul",
+                             products(*kPortableKernels, packed->matrix, inputs, num_tokens),
+                             products(*kernels, packed->matrix, inputs, num_tokens));
+        for (const std::size_t dim : {16, 64})
+            good &= same(*kernels, "attention", attended(*kPortableKernels, dim, memory), attended(*kernels, dim, memory));
+        good &= same(*kernels, "noise", noise(*kPortableKernels), noise(*kernels));
+        std::printf("%s ", kernels->name);
+    }
+    return good;
+}
+
+// Threads of a pass must not throw, so draws live on the memory reserved before.
+bool check_allocations() {
+    const std::vector<float> logits = random_floats(kVocab);
+    const DrawSpec draws[] = {{0, 1.0, 0, 0.9, 0.0, 1}, {0, 0.7, 400, 1.0, 0.0, 2}, {0, 5.0, 1000, 0.999, 0.01, 3}, {0, 1.0, 1, 0.5, 0.0, 4}};
+    std::vector<std::int32_t> ids(kVocab);
+    std::vector<float> logprobs(kVocab);
+    bool good = true;
+    for (const DrawSpec& draw : draws) {
+        RowScratch scratch;
+        scratch.reserve(kVocab);
+        const std::size_t before = num_allocations;
+        draw_truncated(*kPortableKernels, logits.data(), kVocab, draw, scratch);
+        for (const int count : {1, 70, static_cast<int>(kVocab)})
+            name_likeliest(*kPortableKernels, logits.data(), kVocab, count, ids.data(), logprobs.data(), scratch);
+        good &= num_allocations == before;
+    }
+    if (!good) std::printf("draws take memory that was not reserved\n");
+    return good;
+}
+
+}  // namespace
+}  // namespace fw
+
+int main() {
+    const bool paths = fw::check_paths(), allocations = fw::check_allocations();
+    std::printf("%016llx\n", static_cast<unsigned long long>(fw::hash_of_all));
+    return paths && allocations ? 0 : 1;
+}

@@ -1,0 +1,144 @@
+"""What users write, right and wrong: what means something is taken, the rest is one clear message."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from foreword.config import DraftConfig, draft_config, parse_draft_config
+from foreword.engine.prompts import prompt_ids, split_prompts
+from foreword.errors import ConfigError
+from foreword.runtime.base import Draw
+from foreword.runtime.native_runtime import _draw_columns
+from foreword.runtime.select import choose_runtime
+from foreword.sampling.params import SamplingParams, Warp
+
+# --- drafters
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"method": None}, "method is None; allowed: a text"),
+        ({"exit_layer": "2"}, "exit_layer is '2'; allowed: a whole number or None"),
+        ({"exit_layer": 1.5}, "exit_layer is 1.5; allowed: a whole number or None"),
+        ({"exit_layer": True}, "exit_layer is True; allowed: a whole number or None"),
+        ({"model": 5}, "model is 5; allowed: a text or None"),
+        ({"suffix_decoding_file": 3}, "suffix_decoding_file is 3; allowed: a text or None"),
+        ({"cascade_merge": "false"}, "cascade_merge is 'false'; allowed: true or false"),
+        ({"draft_tree_width": 1.0}, "draft_tree_width is 1.0; allowed: a whole number"),
+        ({"draft_confidence_threshold": True}, "draft_confidence_threshold is True; allowed: a number"),
+        ({"draft_confidence_threshold": float("nan")}, "draft_confidence_threshold is nan; allowed: a number from 0"),
+        ({"draft_noise": ["own"]}, "draft_noise is .*; allowed: a text"),
+        ({"prompt_lookup_max": 0}, "prompt_lookup_max is 0; allowed: a whole number, 1 or above"),
+        ({"prompt_lookup_min": 4}, "1 <= prompt_lookup_min <= prompt_lookup_max"),
+    ],
+)
+def test_draft_settings_of_a_wrong_type_or_size_are_refused(options, message):
+    with pytest.raises(ConfigError, match=message):
+        parse_draft_config(options)
+
+
+@pytest.mark.parametrize("drafter", [None, 5, ["ngram"]])
+def test_a_drafter_that_is_neither_name_nor_settings_is_refused(drafter):
+    with pytest.raises(ConfigError, match="allowed: a name, a mapping or a DraftConfig"):
+        draft_config(drafter)
+
+
+def test_a_whole_number_is_a_number_and_a_path_is_a_text():
+    config = DraftConfig(cascade_threshold=2, exit_layer=3, model=Path("a") / "b")
+    assert (config.cascade_threshold, config.exit_layer, config.model) == (2, 3, str(Path("a") / "b"))
+
+
+# --- sampling
+
+
+def test_none_is_nothing():
+    names = ("stop", "stop_token_ids", "bad_words", "logit_bias", "logits_processors")
+    assert SamplingParams(**dict.fromkeys(names)) == SamplingParams()
+
+
+def test_integers_of_numpy_become_plain_ones():
+    params = SamplingParams(
+        seed=np.int64(3), max_tokens=np.int32(5), stop_token_ids=np.array([1, 2]), logit_bias={np.int64(4): 1}
+    )
+    assert (params.seed, params.max_tokens, params.stop_token_ids) == (3, 5, (1, 2))
+    assert params.logit_bias == ((4, 1.0),)
+    assert {type(value) for value in (params.seed, params.max_tokens, *params.stop_token_ids)} == {int}
+
+
+@pytest.mark.parametrize("temperature", [0, 0.0, 1e-5, 1, 1e6])
+def test_temperatures_that_can_be_computed_are_taken(temperature):
+    assert SamplingParams(temperature=temperature).temperature == temperature
+
+
+@pytest.mark.parametrize("temperature", [10**400, 1e-38, 9e-6, -1, float("inf"), float("nan"), True, "1", None])
+def test_other_temperatures_are_refused(temperature):
+    with pytest.raises(ConfigError, match=r"temperature is .*; allowed: 0 for greedy, or 1e-05 and above"):
+        SamplingParams(temperature=temperature)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"seed": True}, "seed is True"),
+        ({"seed": np.float64(3)}, "seed is "),
+        ({"max_tokens": 1.0}, "max_tokens is 1.0"),
+        ({"presence_penalty": -(10**400)}, "presence_penalty is -1000"),
+        ({"stop": 5}, "stop is 5; allowed: a list of texts"),
+        ({"stop": [5]}, "stop has 5"),
+        ({"stop_token_ids": 5}, "stop_token_ids is 5; allowed: a list of token ids"),
+        ({"bad_words": 5}, "bad_words is 5; allowed: a list of texts or token sequences"),
+        ({"bad_words": [5]}, "bad_words is 5; allowed: a list of token ids"),
+        ({"bad_words": [[]]}, "bad_words has an empty entry"),
+        ({"logit_bias": 5}, "logit_bias is 5; allowed: {token id: number}"),
+        ({"logit_bias": [5]}, "logit_bias is .5.; allowed: {token id: number}"),
+        ({"logits_processors": 5}, "logits_processors is 5; allowed: a list of callables"),
+    ],
+)
+def test_other_sampling_options_are_refused(options, message):
+    with pytest.raises(ConfigError, match=message):
+        SamplingParams(**options)
+
+
+# --- prompts
+
+
+def test_token_ids_may_be_numpys():
+    assert prompt_ids([np.int64(3), 4], None, 10) == [3, 4]
+    assert split_prompts([np.int64(3), 4]) == [[3, 4]]
+    assert split_prompts([[np.int64(3)], "text"]) == [[3], "text"]
+
+
+@pytest.mark.parametrize("prompt", [[None], [True], [1, None], [1.0], [1, "text"], [1, {"role": "user"}]])
+def test_a_list_of_something_else_is_refused(prompt):
+    (one,) = split_prompts([prompt])
+    with pytest.raises(ConfigError, match=r"a prompt has .* in it; allowed: text, or a list of token ids"):
+        prompt_ids(one, None, 10)
+
+
+@pytest.mark.parametrize("prompts", [[None], [True], [1, None], ["text", None]])
+def test_a_list_with_something_else_is_one_wrong_prompt(prompts):
+    (one,) = split_prompts(prompts)
+    with pytest.raises(ConfigError, match=r"a prompt has .* in it"):
+        prompt_ids(one, None, 10)
+
+
+@pytest.mark.parametrize("prompt", [None, 5, {"role": "user"}])
+def test_what_is_no_prompt_is_named(prompt):
+    with pytest.raises(ConfigError, match=f"a prompt is {type(prompt).__name__}; allowed"):
+        prompt_ids(prompt, None, 10)
+
+
+# --- runtimes
+
+
+@pytest.mark.parametrize("options", [{"runtime": "native"}, {"dtype": "int8"}])
+def test_the_native_runtime_is_for_the_cpu(options):
+    with pytest.raises(ConfigError, match="the native runtime computes on the CPU, not on cuda"):
+        choose_runtime(**options, device="cuda")
+
+
+def test_top_k_beyond_the_vocabulary_keeps_all_of_it():
+    draws = [Draw(0, Warp(1.0, top_k=k), key=0) for k in (0, 7, 3_000_000_000)]
+    assert _draw_columns(draws, 100)[2].tolist() == [0, 7, 100]
