@@ -1,6 +1,7 @@
 """The default model, for real: prompt lookup gives the tokens of plain decoding, greedy and sampled."""
 
 import json
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -8,8 +9,12 @@ import torch
 from foreword.bench.fidelity import LOGIT_TOLERANCE, explain_difference
 from foreword.engine.llm import LLM, load_model
 from foreword.errors import LoadError
+from foreword.runtime.base import Need
 from foreword.sampling.params import SamplingParams
 from foreword.sampling.sampler import Sampler
+from foreword.tree.draft_tree import DraftTree
+from foreword.tree.pack import pack
+from tests.support.tiny_models import hf_model, tensor_shapes
 
 NUM_TOKENS = 200
 PROMPTS = [
@@ -86,3 +91,20 @@ def test_a_reader_that_goes_away_frees_the_request(model):
     stream.close()
     assert llm.engine.parts.target.cache.num_open == 0
     assert not llm.engine.running
+
+
+def test_logits_are_those_of_transformers(model):
+    """The real weights through both implementations, float32: relative error below 1e-4 at every node."""
+    spec, source = model.checkpoint.spec, model.checkpoint.as_dtype("float32")
+    weights = SimpleNamespace(spec=spec, tensors={n: source.tensor(n).float() for n in tensor_shapes(spec)})
+    token_ids = model.tokenizer.encode(
+        "The tide goes out because the moon pulls at the sea, and comes back as 1, 2, 3."
+    )
+    with torch.inference_mode():
+        expected = hf_model(weights)(torch.tensor([token_ids])).logits[0]
+    cache = model.decoder.new_cache()
+    batch = pack([DraftTree.chain(token_ids)], [0], [cache.open(len(token_ids))])
+    logits = model.decoder.forward(batch, cache, Need(logits=range(len(token_ids)))).logits
+    assert logits is not None
+    assert float((logits - expected).norm() / expected.norm()) < 1e-4
+    assert float((logits - expected).abs().max() / expected.abs().max()) < 1e-4
