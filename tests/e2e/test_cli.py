@@ -416,3 +416,12 @@ def test_a_reader_that_goes_away_is_no_error(tiny):
         os.close(write_end)
     assert done.returncode == 1
     assert done.stderr == ""
+
+
+def test_the_help_names_every_drafter_and_verifier():
+    from foreword.cli.options import DRAFTER_NAMES, VERIFIER_NAMES
+    from foreword.draft.registry import DRAFTERS
+    from foreword.verify.base import VERIFIERS
+
+    assert {name.partition("=")[0] for name in DRAFTER_NAMES.split(", ")} == set(DRAFTERS) - {"cascade"}
+    assert set(VERIFIER_NAMES.split(", ")) == set(VERIFIERS)

@@ -9,6 +9,9 @@ from foreword.config import DraftConfig
 from foreword.errors import ConfigError
 from foreword.sampling.params import SamplingParams
 
+# Written out, since the registries import torch and --help must not; a test holds them to the registries.
+DRAFTER_NAMES = "none, ngram, suffix, recycling, lookahead, layerskip, draft_model=PATH"
+VERIFIER_NAMES = "match, rejection, block, typical"
 _MODEL, _DRAFT, _SAMPLE = "Model", "Speculation", "Sampling"
 
 Model = Annotated[
@@ -29,7 +32,9 @@ BatchSize = Annotated[int, typer.Option(help="Most prompts that run side by side
 Drafter = Annotated[
     str | None,
     typer.Option(
-        metavar="NAME[=PATH]", help=f"Who guesses ahead. Default: {DraftConfig.method}.", rich_help_panel=_DRAFT
+        metavar="NAME[=PATH]",
+        help=f"Who guesses ahead: {DRAFTER_NAMES}; several with commas. Default: {DraftConfig.method}.",
+        rich_help_panel=_DRAFT,
     ),
 ]
 SpeculativeConfig = Annotated[
@@ -45,7 +50,13 @@ NumSpeculativeTokens = Annotated[
         rich_help_panel=_DRAFT,
     ),
 ]
-Verifier = Annotated[str, typer.Option(help="How drafts are checked; match keeps every token.", rich_help_panel=_DRAFT)]
+Verifier = Annotated[
+    str,
+    typer.Option(
+        help=f"How drafts are checked: {VERIFIER_NAMES}. match keeps every token; typical is lossy.",
+        rich_help_panel=_DRAFT,
+    ),
+]
 
 Temperature = Annotated[float, typer.Option(help="0 is greedy.", rich_help_panel=_SAMPLE)]
 TopK = Annotated[int, typer.Option(help="Keep the k likeliest tokens; 0 keeps all.", rich_help_panel=_SAMPLE)]
