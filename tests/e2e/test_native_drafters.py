@@ -9,6 +9,8 @@ from foreword.errors import LoadError
 from foreword.runtime.select import native_problem
 from foreword.sampling.params import SamplingParams
 
+pytestmark = [pytest.mark.timeout(900), pytest.mark.usefixtures("without_shape_checks")]
+
 PROMPTS = [
     *soak_prompts(100)[::33],
     [

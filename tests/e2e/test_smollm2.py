@@ -16,6 +16,9 @@ from foreword.tree.draft_tree import DraftTree
 from foreword.tree.pack import pack
 from tests.support.tiny_models import hf_model, tensor_shapes
 
+# A real model takes its time: a busy machine must not look like a hang, and a million shape checks add a minute.
+pytestmark = [pytest.mark.timeout(900), pytest.mark.usefixtures("without_shape_checks")]
+
 NUM_TOKENS = 200
 PROMPTS = [
     [{"role": "user", "content": "What is gravity?"}],
