@@ -11,7 +11,6 @@ import time
 from collections.abc import Sequence
 
 from foreword.bench.fidelity import LOGIT_TOLERANCE, explain_difference
-from foreword.config import DraftConfig
 from foreword.draft.base import BaseDrafter, Plan, RequestView, known_ids
 from foreword.engine.controller import FixedController
 from foreword.engine.engine import Engine
@@ -141,6 +140,3 @@ def main() -> None:
 
 if __name__ == "__main__":
     main()
-
-
-__all__ = ["DraftConfig", "FlawedOracle", "soak", "soak_prompts"]

@@ -52,7 +52,7 @@ class LLM:
             drafter = parse_draft_config(speculative_config)
         self.config = draft_config(drafter, num_speculative_tokens)
         check_drafter_name(self.config.method)
-        rule = make_verifier(verifier) if isinstance(verifier, str) else verifier
+        rule = make_verifier(verifier)
         if batch_size < 1:
             raise ConfigError(f"batch_size is {batch_size}; allowed: 1 or above")
         if isinstance(model, LoadedModel) and load_options:
