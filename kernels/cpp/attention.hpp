@@ -5,20 +5,21 @@
 //   maximum   exact in any order
 //   weights   exp of each score by itself; their sum has lane = position % 16, ascending
 //   output    for each dimension one chain of fused multiply-adds over ascending positions, then one product with 1 / sum
+// Keys and values are `Number`s: float, or bfloat16 as the upper half of one, which is widened and then goes the same way.
 // So neither the tree around a node, nor where prefix and scratch meet, nor the other queries of the block show in it.
 
 // scores[query][key] of the first `num_keys` rows, two blocks of sixteen keys at a time; `packed` is [dim][kCount].
-template <int kCount>
+template <int kCount, typename Number>
 void score_keys(const AttentionBlock& block, const float* packed, float* scores, std::size_t stride, int num_keys) {
-    const std::size_t block_floats = block.dim * kLanes;
+    const std::size_t block_size = block.dim * kLanes;
     const std::size_t num_pairs = round_up(num_keys, 2 * kLanes) / (2 * kLanes);  // regions hold whole pairs
     for (std::size_t pair = 0; pair < num_pairs; ++pair) {
-        const float* keys = block.keys + 2 * pair * block_floats;
+        const Number* keys = static_cast<const Number*>(block.keys) + 2 * pair * block_size;
         Floats low[kCount], high[kCount];
         FW_UNROLL
         for (int q = 0; q < kCount; ++q) low[q] = high[q] = splat(0.0f);
         for (std::size_t d = 0; d < block.dim; ++d) {
-            const Floats key_low = load(keys + d * kLanes), key_high = load(keys + block_floats + d * kLanes);
+            const Floats key_low = load(keys + d * kLanes), key_high = load(keys + block_size + d * kLanes);
             FW_UNROLL
             for (int q = 0; q < kCount; ++q) {
                 const Floats x = splat(packed[d * kCount + q]);
@@ -34,12 +35,12 @@ void score_keys(const AttentionBlock& block, const float* packed, float* scores,
     }
 }
 
-template <int kCount>
+template <int kCount, typename Number>
 void score_queries(const AttentionBlock& block, int first, int num_keys, float* packed, float* scores, std::size_t stride) {
     for (std::size_t d = 0; d < block.dim; ++d)
         FW_UNROLL
         for (int q = 0; q < kCount; ++q) packed[d * kCount + q] = block.queries[first + q][d];
-    score_keys<kCount>(block, packed, scores + first * stride, stride, num_keys);
+    score_keys<kCount, Number>(block, packed, scores + first * stride, stride, num_keys);
 }
 
 // Puts the scores of a query's own branch, which lie by row, in the order of their positions. Rows are never before
@@ -66,7 +67,7 @@ inline float weigh(float* scores, int length) {
 
 // Adds the weighted values of positions [begin, end) to kCount outputs, kVectors * 16 dimensions from `dim_begin`.
 // `rows` names the rows of those positions; null where each is its own row.
-template <int kCount, int kVectors>
+template <int kCount, int kVectors, typename Number>
 void add_values(const AttentionBlock& block, int first, std::size_t dim_begin, const float* weights, std::size_t stride,
                 int begin, int end, const std::int32_t* rows) {
     Floats sums[kCount][kVectors];
@@ -77,7 +78,7 @@ void add_values(const AttentionBlock& block, int first, std::size_t dim_begin, c
             sums[q][i] = begin == 0 ? splat(0.0f) : load(block.outputs[first + q] + dim_begin + i * kLanes);
     for (int position = begin; position < end; ++position) {
         const std::size_t row = rows ? rows[position - begin] : position;
-        const float* value = block.values + row * block.dim + dim_begin;
+        const Number* value = static_cast<const Number*>(block.values) + row * block.dim + dim_begin;
         Floats part[kVectors];
         FW_UNROLL
         for (int i = 0; i < kVectors; ++i) part[i] = load(value + i * kLanes);
@@ -94,28 +95,28 @@ void add_values(const AttentionBlock& block, int first, std::size_t dim_begin, c
         for (int i = 0; i < kVectors; ++i) store(block.outputs[first + q] + dim_begin + i * kLanes, sums[q][i]);
 }
 
-template <int kCount>
+template <int kCount, typename Number>
 void add_values_all_dims(const AttentionBlock& block, int first, const float* weights, std::size_t stride, int begin,
                          int end, const std::int32_t* rows) {
     constexpr int kStep = kValueVectors * kLanes;
     std::size_t d = 0;
     for (; d + kStep <= block.dim; d += kStep)
-        add_values<kCount, kValueVectors>(block, first, d, weights, stride, begin, end, rows);
-    for (; d < block.dim; d += kLanes) add_values<kCount, 1>(block, first, d, weights, stride, begin, end, rows);
+        add_values<kCount, kValueVectors, Number>(block, first, d, weights, stride, begin, end, rows);
+    for (; d < block.dim; d += kLanes) add_values<kCount, 1, Number>(block, first, d, weights, stride, begin, end, rows);
 }
 
 // Outputs of queries [first, first + kCount): the positions all of them share together, then each one's own.
-template <int kCount>
+template <int kCount, typename Number>
 void value_queries(const AttentionBlock& block, int first, const float* weights, std::size_t stride) {
     int shared = block.chains[first];
     for (int q = 1; q < kCount; ++q)
         if (block.chains[first + q] < shared) shared = block.chains[first + q];
-    add_values_all_dims<kCount>(block, first, weights + first * stride, stride, 0, shared, nullptr);
+    add_values_all_dims<kCount, Number>(block, first, weights + first * stride, stride, 0, shared, nullptr);
     for (int q = first; q < first + kCount; ++q) {
         const float* own = weights + q * stride;
-        if (shared < block.chains[q]) add_values_all_dims<1>(block, q, own, stride, shared, block.chains[q], nullptr);
+        if (shared < block.chains[q]) add_values_all_dims<1, Number>(block, q, own, stride, shared, block.chains[q], nullptr);
         if (block.chains[q] < block.lengths[q])
-            add_values_all_dims<1>(block, q, own, stride, block.chains[q], block.lengths[q], block.tails[q]);
+            add_values_all_dims<1, Number>(block, q, own, stride, block.chains[q], block.lengths[q], block.tails[q]);
     }
 }
 
@@ -130,7 +131,8 @@ inline void in_pieces(int total, int first, const Step& step) {
         if (first < total) in_pieces<kMost - 1>(total, first, step);
 }
 
-void attend(const AttentionBlock& block) {
+template <typename Number>
+void attend_to(const AttentionBlock& block) {
     const std::size_t stride = round_up(block.num_rows, 2 * kLanes);
     float* packed = block.scratch;
     float* scores = packed + kMaxQueries * block.dim;
@@ -140,7 +142,7 @@ void attend(const AttentionBlock& block) {
         num_keys = needed > num_keys ? needed : num_keys;
     }
     in_pieces<kScoreQueries>(block.num_queries, 0, [&]<int kCount>(int first) {
-        score_queries<kCount>(block, first, num_keys, packed, scores, stride);
+        score_queries<kCount, Number>(block, first, num_keys, packed, scores, stride);
     });
     float inverses[kMaxQueries];
     for (int q = 0; q < block.num_queries; ++q) {
@@ -149,8 +151,15 @@ void attend(const AttentionBlock& block) {
         inverses[q] = 1.0f / weigh(own, block.lengths[q]);
     }
     in_pieces<kValueQueries>(block.num_queries, 0,
-                             [&]<int kCount>(int first) { value_queries<kCount>(block, first, scores, stride); });
+                             [&]<int kCount>(int first) { value_queries<kCount, Number>(block, first, scores, stride); });
     for (int q = 0; q < block.num_queries; ++q)
         for (std::size_t d = 0; d < block.dim; d += kLanes)
             store(block.outputs[q] + d, load(block.outputs[q] + d) * splat(inverses[q]));
+}
+
+void attend(const AttentionBlock& block) {
+    if (block.format == KvFormat::kBfloat16)
+        attend_to<std::uint16_t>(block);
+    else
+        attend_to<float>(block);
 }

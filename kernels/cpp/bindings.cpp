@@ -92,16 +92,16 @@ void bind_weights(nb::module_& m) {
             "add_layer",
             [](WeightsBuilder& self, const Bytes& bytes, std::optional<std::size_t> attn_norm, std::optional<std::size_t> mlp_norm,
                std::size_t norm_size, std::optional<std::size_t> q_norm, std::optional<std::size_t> k_norm, std::size_t head_size,
-               const Matrix& qkv, const Matrix& o, const Matrix& gate_up, const Matrix& down) {
+               const Matrix& qkv, const Matrix& o, const Matrix& gate_up, const Matrix& down, std::optional<std::size_t> hidden_norm) {
                 const auto norm = [&](std::optional<std::size_t> offset, std::size_t size) {
                     return offset ? values_at<float>(bytes, *offset, size) : std::span<const float>();
                 };
                 self.weights.layers.push_back({norm(attn_norm, norm_size), norm(mlp_norm, norm_size), norm(q_norm, head_size),
-                                               norm(k_norm, head_size), qkv, o, gate_up, down});
+                                               norm(k_norm, head_size), qkv, o, gate_up, down, norm(hidden_norm, norm_size)});
                 self.memory.push_back(bytes);
             },
             "bytes"_a, "attn_norm"_a.none(), "mlp_norm"_a.none(), "norm_size"_a, "q_norm"_a.none(), "k_norm"_a.none(), "head_size"_a,
-            "qkv"_a, "o"_a, "gate_up"_a, "down"_a)
+            "qkv"_a, "o"_a, "gate_up"_a, "down"_a, "hidden_norm"_a.none() = nb::none())
         .def(
             "set_embedding",
             [](WeightsBuilder& self, const Bytes& bytes, std::size_t offset, std::size_t count) {
@@ -127,7 +127,14 @@ void bind_weights(nb::module_& m) {
 
 void bind_cache(nb::module_& m) {
     nb::class_<KvCache>(m, "KvCache")
-        .def(nb::init<int, int, int>(), "num_layers"_a, "num_heads"_a, "head_dim"_a)
+        .def(
+            "__init__",
+            [](KvCache* self, int num_layers, int num_heads, int head_dim, const std::string& format) {
+                if (format != "float32" && format != "bfloat16")
+                    throw std::invalid_argument("the format of keys and values is '" + format + "'; allowed: float32, bfloat16");
+                new (self) KvCache(num_layers, num_heads, head_dim, format == "bfloat16" ? KvFormat::kBfloat16 : KvFormat::kFloat32);
+            },
+            "num_layers"_a, "num_heads"_a, "head_dim"_a, "format"_a = "float32")
         .def("open", &KvCache::open, "capacity"_a)
         .def("close", &KvCache::close, "slot"_a)
         .def("reserve", &KvCache::reserve, "slot"_a, "capacity"_a)
@@ -222,6 +229,10 @@ void bind_decoder(nb::module_& m) {
         .def_rw("head_dim", &Shape::head_dim)
         .def_rw("vocab", &Shape::vocab)
         .def_rw("norm_eps", &Shape::norm_eps)
+        .def_rw("embedded_vocab", &Shape::embedded_vocab)
+        .def_rw("joins_embedding", &Shape::joins_embedding)
+        .def_rw("norms_residual", &Shape::norms_residual)
+        .def_rw("has_final_norm", &Shape::has_final_norm)
         .def_rw("inverse_frequencies", &Shape::inverse_frequencies);
     nb::class_<Decoder>(m, "Decoder")
         .def("first_layers", &Decoder::first_layers, "num_layers"_a)
@@ -264,7 +275,7 @@ void bind_tools(nb::module_& m) {
         for (const Kernels* kernels : available_kernels()) names.emplace_back(kernels->name);
         return names;
     });
-    m.def("read_bandwidth", &read_bandwidth, "num_bytes"_a, "num_threads"_a, "repeats"_a = 5, nb::call_guard<nb::gil_scoped_release>(),
+    m.def("read_bandwidth", &read_bandwidth, "num_bytes"_a, "num_threads"_a, "repeats"_a = 20, nb::call_guard<nb::gil_scoped_release>(),
           "Bytes a second, in 1e9, at which threads read memory.");
     m.def(
         "pack_int8",

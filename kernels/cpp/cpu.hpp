@@ -15,7 +15,7 @@ std::vector<const Kernels*> available_kernels();
 // The path of this name; the fastest for "auto". Throws std::invalid_argument where it does not run here.
 const Kernels& kernels_named(const std::string& name);
 
-// Bytes a second (in 1e9) at which `num_threads` threads read `num_bytes` of memory, the best of `repeats`.
+// Bytes a second (in 1e9) at which `num_threads` threads read about `num_bytes` of memory, the best of `repeats`. Threads below 1: 1.
 double read_bandwidth(std::size_t num_bytes, int num_threads, int repeats);
 
 }  // namespace fw

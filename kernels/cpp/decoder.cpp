@@ -39,17 +39,21 @@ Decoder::Decoder(Shape shape, Weights weights, std::vector<std::shared_ptr<const
       workspace_(std::make_unique<Workspace>()) {
     check(shape_);
     if (weights_.layers.size() != static_cast<std::size_t>(shape_.num_layers)) throw std::invalid_argument("layers are missing");
+    if (shape_.joins_embedding && (weights_.layers.empty() || weights_.layers[0].hidden_norm.empty() || weights_.layers[0].attn_norm.empty()))
+        throw std::invalid_argument("a first layer that joins the embedding needs attn_norm and hidden_norm");
+    if (shape_.norms_residual && !shape_.joins_embedding) throw std::invalid_argument("norms_residual goes with joins_embedding");
     for (const Layer& layer : weights_.layers) {
-        check(layer.qkv, shape_.hidden_width(), shape_.qkv_width(), "qkv");
+        check(layer.qkv, shape_.qkv_input_width(static_cast<int>(&layer - weights_.layers.data())), shape_.qkv_width(), "qkv");
         check(layer.o, shape_.attention_width(), shape_.hidden_width(), "o");
         check(layer.gate_up, shape_.hidden_width(), 2 * shape_.intermediate_width(), "gate_up");
         check(layer.down, shape_.intermediate_width(), shape_.hidden_width(), "down");
         check_size(layer.attn_norm.size(), shape_.hidden_width(), "attn_norm");
+        check_size(layer.hidden_norm.size(), shape_.hidden_width(), "hidden_norm");
         check_size(layer.mlp_norm.size(), shape_.hidden_width(), "mlp_norm");
         check_size(layer.q_norm.size(), shape_.dim(), "q_norm");
         check_size(layer.k_norm.size(), shape_.dim(), "k_norm");
     }
-    check_size(weights_.embedding.size(), static_cast<std::size_t>(shape_.vocab) * static_cast<std::size_t>(shape_.hidden), "embedding");
+    check_size(weights_.embedding.size(), static_cast<std::size_t>(shape_.num_embedded()) * static_cast<std::size_t>(shape_.hidden), "embedding");
     check_size(weights_.final_norm.size(), shape_.hidden_width(), "final_norm");
     if (weights_.head.num_tiles > 0) check(weights_.head, shape_.hidden_width(), round_up(shape_.vocab, kLanes), "head");
 }
@@ -71,11 +75,12 @@ void Decoder::forward(KvCache& cache, const Pass& pass) {
     const std::lock_guard cache_lock(cache.mutex);
     if (cache.num_layers() < shape_.num_layers || cache.num_heads() != shape_.num_kv_heads || cache.head_dim() != shape_.head_dim)
         throw std::invalid_argument("the cache was made for another model");
-    if (pass.inputs == nullptr && weights_.embedding.empty())
+    if (shape_.joins_embedding && pass.inputs == nullptr) throw std::invalid_argument("the first layer joins embedding and input; pass `inputs`");
+    if ((pass.inputs == nullptr || shape_.joins_embedding) && weights_.embedding.empty())
         throw std::invalid_argument("this decoder has no embedding; pass `inputs`");
     const bool wants_head = !pass.draws.empty() || !pass.logit_nodes.empty() || !pass.top_nodes.empty();
     if (wants_head && weights_.head.num_tiles == 0) throw std::invalid_argument("this decoder has no head, so no logits or draws");
-    if ((wants_head || pass.hidden != nullptr) && weights_.final_norm.empty()) throw std::invalid_argument("this decoder has no final norm");
+    if ((wants_head || pass.hidden != nullptr) && shape_.has_final_norm && weights_.final_norm.empty()) throw std::invalid_argument("this decoder has no final norm");
     if (!pass.top_nodes.empty() && (pass.top_k < 1 || pass.top_k > shape_.vocab))
         throw std::invalid_argument("top_k is " + std::to_string(pass.top_k) + "; allowed: 1 to " + std::to_string(shape_.vocab));
     workspace_->prepare(pass, cache, shape_, pool_->num_threads());

@@ -17,10 +17,17 @@ namespace fw {
 struct Shape {
     int hidden = 0, intermediate = 0, num_layers = 0, num_heads = 0, num_kv_heads = 0, head_dim = 0, vocab = 0;
     float norm_eps = 1e-5f;
+    int embedded_vocab = 0;        // rows of the embedding, where not as many as `vocab`, those of the head
+    bool joins_embedding = false;  // layer 0 attends with [attn_norm(embedding), hidden_norm(input)]; both are given
+    bool norms_residual = false;   // with it: the residual stream begins with hidden_norm(input)
+    bool has_final_norm = true;
     std::vector<float> inverse_frequencies;  // radians a position, head_dim / 2 of them
 
     std::size_t hidden_width() const { return round_up(hidden, kGroup); }
     std::size_t intermediate_width() const { return round_up(intermediate, kGroup); }
+    // Of what the query, key and value maps read.
+    std::size_t qkv_input_width(int layer) const { return joins_embedding && layer == 0 ? 2 * hidden_width() : hidden_width(); }
+    int num_embedded() const { return embedded_vocab > 0 ? embedded_vocab : vocab; }
     std::size_t dim() const { return round_up(head_dim, kLanes); }  // of a head, padded
     std::size_t attention_width() const { return round_up(num_heads * dim(), kGroup); }
     std::size_t qkv_width() const { return (num_heads + 2 * num_kv_heads) * dim(); }
@@ -31,6 +38,7 @@ struct Layer {
     std::span<const float> attn_norm, mlp_norm;  // hidden_width()
     std::span<const float> q_norm, k_norm;       // dim()
     Matrix qkv, o, gate_up, down;  // gate_up: tiles alternate
+    std::span<const float> hidden_norm = {};  // hidden_width(); of layer 0 where it joins the embedding
 };
 
 struct Weights {
@@ -54,7 +62,7 @@ struct DrawSpec {
 struct Pass {
     std::span<const std::int32_t> token_ids, parents, positions;
     std::span<const std::int32_t> starts, kv_lens, slots;
-    const float* inputs = nullptr;  // [node][hidden] instead of embeddings
+    const float* inputs = nullptr;  // [node][hidden] instead of embeddings, or beside them
     std::span<const DrawSpec> draws;
     std::span<std::int32_t> choices;  // one a draw
     std::span<const std::int32_t> logit_nodes;

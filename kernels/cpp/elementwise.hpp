@@ -14,7 +14,8 @@ void rms_norm(const float* x, const float* weight, float eps, std::size_t size, 
     for (std::size_t i = 0; i < padded; i += kLanes) store(out + i, load(x + i) * inverse * load(weight + i));
 }
 
-// x = scale * value for each group of kGroup inputs, value in [-127, 127].
+// x = scale * value for each group of kGroup inputs, value in [-127, 127]. A group with NaN or infinity, which only a broken model
+// gives, gets the scale NaN: every product of the row is then NaN, on every path.
 void quantise(const float* x, const Activations& into, int token) {
     std::int8_t* values = into.values + static_cast<std::size_t>(token) * into.width;
     for (std::size_t group = 0; group < into.num_groups; ++group) {
@@ -22,14 +23,19 @@ void quantise(const float* x, const Activations& into, int token) {
         Floats part[4];
         for (int i = 0; i < 4; ++i) part[i] = load(in + i * kLanes);
         const float most = largest(max(max(abs(part[0]), abs(part[1])), max(abs(part[2]), abs(part[3]))));
+        Floats zero = splat(0.0f);  // x - x is NaN where x is not finite
+        for (int i = 0; i < 4; ++i) zero = zero + (part[i] - part[i]);
+        const bool is_finite = sum(zero) == 0.0f;
         // A group too small to be divided by is taken as zero.
         const float inverse = most > 1e-30f ? 127.0f / most : 0.0f;
+        if (!is_finite)
+            for (int i = 0; i < 4; ++i) part[i] = splat(0.0f);
         Ints rounded[4];
         for (int i = 0; i < 4; ++i) {
             rounded[i] = round_to_ints(part[i] * splat(inverse));
             store_bytes(values + group * kGroup + i * kLanes, rounded[i]);
         }
-        into.scales[into.scale_index(token, group)] = most > 1e-30f ? most / 127.0f : 0.0f;
+        into.scales[into.scale_index(token, group)] = !is_finite ? __builtin_nanf("") : most > 1e-30f ? most / 127.0f : 0.0f;
         const std::int32_t first = sum(rounded[0] + rounded[1]), second = sum(rounded[2] + rounded[3]);
         into.sums[into.sum_index(token, group, 0)] = first;
         into.sums[into.sum_index(token, group, 1)] = second;

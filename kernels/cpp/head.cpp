@@ -9,6 +9,10 @@ void PassThread::write_hidden() {
     const std::size_t hidden = static_cast<std::size_t>(shape_.hidden);
     const Share nodes = share(num_nodes_);
     for (int node = nodes.begin; node < nodes.end; ++node) {
+        if (weights_.final_norm.empty()) {
+            std::memcpy(pass_.hidden + node * hidden, residual(node), hidden * sizeof(float));
+            continue;
+        }
         kernels_.rms_norm(residual(node), weights_.final_norm.data(), shape_.norm_eps, hidden, shape_.hidden_width(), mine_.row.as<float>());
         std::memcpy(pass_.hidden + node * hidden, mine_.row.as<float>(), hidden * sizeof(float));
     }
@@ -57,7 +61,7 @@ void PassThread::finish_rows() {
             const Drawn other = best_lane(work_.threads[thread].best[i]);
             if (other.score > best.score) best = other;  // its ids are all higher
         }
-        pass_.choices[work_.fused[i].draw] = best.id < shape_.vocab ? best.id : 0;  // only NaN logits leave no best
+        pass_.choices[work_.fused[i].draw] = token_of(best, shape_.vocab);
     }
     for (std::size_t i = thread_; i < work_.truncated.size(); i += num_threads_) {
         const DrawSpec& draw = pass_.draws[work_.truncated[i]];

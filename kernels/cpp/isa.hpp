@@ -26,6 +26,7 @@ namespace {
 #include "elementwise.hpp"
 #include "attention.hpp"
 #include "draw.hpp"
+#include "stream.hpp"
 #if defined(__AVX512F__)
 #include "dot_avx512.hpp"
 #elif defined(__AVX2__)
@@ -43,7 +44,7 @@ constexpr auto matmul = matmul_by_dots;
 #endif
 
 constexpr Kernels kTable = {FW_NAME, rms_norm,       quantise,    matmul,          rotate, attend,
-                            best_greedy, best_perturbed, log_sum_exp, softmax_weights, gumbel};
+                            best_greedy, best_perturbed, log_sum_exp, softmax_weights, gumbel, read_stream};
 
 }  // namespace
 }  // namespace FW_ISA

@@ -16,6 +16,7 @@ inline constexpr int kLanes = 16;       // logical lanes, on every path
 inline constexpr int kGroup = 64;       // inputs that share an activation scale
 inline constexpr int kSubgroup = 32;    // inputs that share an int4 weight scale
 inline constexpr int kBlock = 16;       // tokens of an activation block
+inline constexpr std::size_t kStreamBytes = 512;  // parts in which the read bandwidth is measured
 inline constexpr int kMaxQueries = 12;  // query heads that one sweep over the keys serves
 
 // Shared by objects built for different processors, so never left as a function of its own.
@@ -64,6 +65,10 @@ enum class Nibble { kNone, kLow, kHigh };
 
 enum class Into { kSet, kAdd, kSwiglu };
 
+// Of cached keys and values.
+enum class KvFormat { kFloat32, kBfloat16 };
+FW_INLINE constexpr std::size_t num_bytes_of(KvFormat format) { return format == KvFormat::kFloat32 ? 4 : 2; }
+
 // Where a product goes. kSwiglu: tiles alternate gate, up, gate, up ...; silu(gate) * up is stored at half the column.
 struct Output {
     float* rows;
@@ -74,8 +79,9 @@ struct Output {
 
 // Attention of up to kMaxQueries query heads over the keys and values of one key-value head of one request.
 struct AttentionBlock {
-    const float* keys;    // see layouts above
-    const float* values;
+    const void* keys;     // see layouts above
+    const void* values;
+    KvFormat format;      // of both
     std::size_t dim;      // padded head size, a multiple of 16
     int num_queries;
     int num_rows;         // cached rows, scratch included
@@ -119,6 +125,8 @@ struct Kernels {
     // weights[i] = e^(scores[i] - largest), their sum in double in a fixed order.
     double (*softmax_weights)(const float* scores, std::size_t count, float largest, float* weights);
     void (*gumbel)(const Noise&, std::int32_t first, std::int32_t count, float* noise, std::int32_t* bits);  // for tests
+    // Reads a multiple of kStreamBytes as fast as memory gives it; the result only shows that it did.
+    std::uint64_t (*read_stream)(const std::uint8_t* bytes, std::size_t num_bytes);
 };
 
 // One table an instruction set, where the build has it (FOREWORD_HAS_...).

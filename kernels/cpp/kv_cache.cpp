@@ -25,46 +25,83 @@ std::size_t whole_steps(std::size_t capacity) {
     return round_up(capacity, kRowStep);
 }
 
-std::size_t region_bytes(std::size_t num_layers, std::size_t num_heads, std::size_t dim, std::size_t rows) {
-    std::size_t total = 2 * sizeof(float);  // a key and a value
+std::size_t region_bytes(KvFormat format, std::size_t num_layers, std::size_t num_heads, std::size_t dim, std::size_t rows) {
+    std::size_t total = 2 * num_bytes_of(format);  // a key and a value
     for (const std::size_t factor : {num_layers, num_heads, dim, rows})
         if (__builtin_mul_overflow(total, factor, &total)) throw std::bad_alloc();
     return total;
 }
 
+// Numbers as regions hold them.
+inline void write(float& to, float value) { to = value; }
+inline float read(float value) { return value; }
+// The upper half of a float32, to nearest, ties to even; NaN stays NaN.
+inline void write(std::uint16_t& to, float value) {
+    std::uint32_t bits;
+    std::memcpy(&bits, &value, sizeof bits);
+    const std::uint32_t rounded = bits + 0x7FFFu + (bits >> 16 & 1u);
+    to = static_cast<std::uint16_t>(((bits & 0x7FFFFFFFu) > 0x7F800000u ? bits | 0x400000u : rounded) >> 16);
+}
+inline float read(std::uint16_t value) {
+    const std::uint32_t bits = static_cast<std::uint32_t>(value) << 16;
+    float wide;
+    std::memcpy(&wide, &bits, sizeof wide);
+    return wide;
+}
+
+// Calls step(number) with a number of the type that `format` is held in.
+template <typename Step>
+inline void in_format(KvFormat format, const Step& step) {
+    if (format == KvFormat::kFloat32)
+        step(float());
+    else
+        step(std::uint16_t());
+}
+
+template <typename Number>
+inline Number* numbers(std::uint8_t* bytes) {
+    return reinterpret_cast<Number*>(bytes);
+}
+
 }  // namespace
 
-KvRegion::KvRegion(int num_layers, int num_heads, std::size_t dim, std::size_t capacity)
-    : num_layers_(num_layers),
+KvRegion::KvRegion(KvFormat format, int num_layers, int num_heads, std::size_t dim, std::size_t capacity)
+    : format_(format),
+      num_layers_(num_layers),
       num_heads_(num_heads),
       dim_(dim),
       capacity_(whole_steps(capacity)),
-      memory_(region_bytes(static_cast<std::size_t>(num_layers), static_cast<std::size_t>(num_heads), dim, capacity_),
+      memory_(region_bytes(format, static_cast<std::size_t>(num_layers), static_cast<std::size_t>(num_heads), dim, capacity_),
               capacity_ <= kHugeRows ? Pages::kHuge : Pages::kSmall) {}
 
 void KvRegion::place(int layer, int head, std::size_t row, const float* key, const float* value) {
-    float* column = keys(layer, head) + key_offset(row, dim_);
-    for (std::size_t d = 0; d < dim_; ++d) column[d * kLanes] = key[d];
-    std::memcpy(values(layer, head) + row * dim_, value, dim_ * sizeof(float));
+    in_format(format_, [&]<typename Number>(Number) {
+        Number* column = numbers<Number>(keys(layer, head)) + key_offset(row, dim_);
+        Number* to = numbers<Number>(values(layer, head)) + row * dim_;
+        for (std::size_t d = 0; d < dim_; ++d) write(column[d * kLanes], key[d]);
+        for (std::size_t d = 0; d < dim_; ++d) write(to[d], value[d]);
+    });
 }
 
 void KvRegion::move_row(std::size_t from, std::size_t to) {
-    for (int layer = 0; layer < num_layers_; ++layer)
-        for (int head = 0; head < num_heads_; ++head) {
-            const float* source = keys(layer, head) + key_offset(from, dim_);
-            float* target = keys(layer, head) + key_offset(to, dim_);
-            for (std::size_t d = 0; d < dim_; ++d) target[d * kLanes] = source[d * kLanes];
-            std::memcpy(values(layer, head) + to * dim_, values(layer, head) + from * dim_, dim_ * sizeof(float));
-        }
+    in_format(format_, [&]<typename Number>(Number) {
+        for (int layer = 0; layer < num_layers_; ++layer)
+            for (int head = 0; head < num_heads_; ++head) {
+                Number *held = numbers<Number>(keys(layer, head)), *rows = numbers<Number>(values(layer, head));
+                const Number* source = held + key_offset(from, dim_);
+                Number* target = held + key_offset(to, dim_);
+                for (std::size_t d = 0; d < dim_; ++d) target[d * kLanes] = source[d * kLanes];
+                std::memcpy(rows + to * dim_, rows + from * dim_, dim_ * sizeof(Number));
+            }
+    });
 }
 
 void KvRegion::grow(std::size_t capacity) {
-    KvRegion larger(num_layers_, num_heads_, dim_, capacity);
+    KvRegion larger(format_, num_layers_, num_heads_, dim_, capacity);
     for (int layer = 0; layer < num_layers_; ++layer)
         for (int head = 0; head < num_heads_; ++head) {
-            const std::size_t held = capacity_ * dim_ * sizeof(float);
-            std::memcpy(larger.keys(layer, head), keys(layer, head), held);
-            std::memcpy(larger.values(layer, head), values(layer, head), held);
+            std::memcpy(larger.keys(layer, head), keys(layer, head), head_bytes());
+            std::memcpy(larger.values(layer, head), values(layer, head), head_bytes());
         }
     larger.length = length;
     larger.num_scratch = num_scratch;
@@ -72,20 +109,22 @@ void KvRegion::grow(std::size_t capacity) {
 }
 
 void KvRegion::copy_out(std::size_t num_rows, std::size_t head_dim, float* keys_out, float* values_out) const {
-    for (int layer = 0; layer < num_layers_; ++layer)
-        for (int head = 0; head < num_heads_; ++head)
-            for (std::size_t row = 0; row < num_rows; ++row) {
-                const float* column = keys(layer, head) + key_offset(row, dim_);
-                const float* value = values(layer, head) + row * dim_;
-                for (std::size_t d = 0; d < head_dim; ++d) {
-                    *keys_out++ = column[d * kLanes];
-                    *values_out++ = value[d];
+    in_format(format_, [&]<typename Number>(Number) {
+        for (int layer = 0; layer < num_layers_; ++layer)
+            for (int head = 0; head < num_heads_; ++head)
+                for (std::size_t row = 0; row < num_rows; ++row) {
+                    const Number* column = numbers<Number>(keys(layer, head)) + key_offset(row, dim_);
+                    const Number* value = numbers<Number>(values(layer, head)) + row * dim_;
+                    for (std::size_t d = 0; d < head_dim; ++d) {
+                        *keys_out++ = read(column[d * kLanes]);
+                        *values_out++ = read(value[d]);
+                    }
                 }
-            }
+    });
 }
 
-KvCache::KvCache(int num_layers, int num_heads, int head_dim)
-    : num_layers_(num_layers), num_heads_(num_heads), head_dim_(head_dim) {
+KvCache::KvCache(int num_layers, int num_heads, int head_dim, KvFormat format)
+    : num_layers_(num_layers), num_heads_(num_heads), head_dim_(head_dim), format_(format) {
     if (num_layers < 0 || num_heads < 1 || head_dim < 1) refuse("layers must be 0 or above, heads and their size 1 or above");
 }
 
@@ -98,7 +137,7 @@ KvRegion& KvCache::region(int slot) {
 int KvCache::open(std::int64_t capacity) {
     const std::lock_guard lock(mutex);
     if (capacity < 0) refuse("capacity is " + std::to_string(capacity) + "; allowed: 0 or above");
-    auto region = std::make_unique<KvRegion>(num_layers_, num_heads_, padded_dim(), static_cast<std::size_t>(capacity));
+    auto region = std::make_unique<KvRegion>(format_, num_layers_, num_heads_, padded_dim(), static_cast<std::size_t>(capacity));
     for (std::size_t slot = 0; slot < regions_.size(); ++slot)
         if (!regions_[slot]) {
             regions_[slot] = std::move(region);

@@ -11,19 +11,20 @@
 
 namespace fw {
 
-// Of one layer and key-value head: keys [capacity / 16][dim][16], then values [capacity][dim].
+// Of one layer and key-value head: keys [capacity / 16][dim][16], then values [capacity][dim], all of one number format.
 class KvRegion {
 public:
-    KvRegion(int num_layers, int num_heads, std::size_t dim, std::size_t capacity);
+    KvRegion(KvFormat format, int num_layers, int num_heads, std::size_t dim, std::size_t capacity);
 
-    float* keys(int layer, int head) const { return memory_.as<float>() + index(layer, head) * 2 * capacity_ * dim_; }
-    float* values(int layer, int head) const { return keys(layer, head) + capacity_ * dim_; }
-    // Writes the key and value of one row.
+    std::uint8_t* keys(int layer, int head) const { return memory_.data() + index(layer, head) * 2 * head_bytes(); }
+    std::uint8_t* values(int layer, int head) const { return keys(layer, head) + head_bytes(); }
+    // Writes the key and value of one row, rounded to the region's format.
     void place(int layer, int head, std::size_t row, const float* key, const float* value);
     void move_row(std::size_t from, std::size_t to);
     void grow(std::size_t capacity);
     void copy_out(std::size_t num_rows, std::size_t head_dim, float* keys_out, float* values_out) const;
 
+    KvFormat format() const { return format_; }
     std::size_t capacity() const { return capacity_; }
     std::size_t num_bytes() const { return memory_.size(); }
     std::size_t length = 0;       // committed rows
@@ -31,6 +32,8 @@ public:
 
 private:
     std::size_t index(int layer, int head) const { return static_cast<std::size_t>(layer) * num_heads_ + head; }
+    std::size_t head_bytes() const { return capacity_ * dim_ * num_bytes_of(format_); }  // of all keys or all values of a head
+    KvFormat format_;
     int num_layers_, num_heads_;
     std::size_t dim_, capacity_;
     Buffer memory_;
@@ -39,7 +42,7 @@ private:
 // Methods throw std::invalid_argument for slots that are not open and rows that do not exist, std::bad_alloc for regions too large.
 class KvCache {
 public:
-    KvCache(int num_layers, int num_heads, int head_dim);
+    KvCache(int num_layers, int num_heads, int head_dim, KvFormat format = KvFormat::kFloat32);
 
     int open(std::int64_t capacity);
     void close(int slot);
@@ -61,6 +64,7 @@ public:
 
 private:
     int num_layers_, num_heads_, head_dim_;
+    KvFormat format_;
     std::vector<std::unique_ptr<KvRegion>> regions_;
 };
 

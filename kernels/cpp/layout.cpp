@@ -25,8 +25,8 @@ void check_pass(const Pass& pass, const Shape& shape) {
     const auto twice = std::adjacent_find(slots.begin(), slots.end());
     require(twice == slots.end(), "slot " + (twice == slots.end() ? std::string() : std::to_string(*twice)) + " has two requests in one pass");
     for (const std::int32_t id : pass.token_ids)
-        require(pass.inputs != nullptr || (id >= 0 && id < shape.vocab),
-                "token id " + std::to_string(id) + " is outside the vocabulary of " + std::to_string(shape.vocab));
+        require((pass.inputs != nullptr && !shape.joins_embedding) || (id >= 0 && id < shape.num_embedded()),
+                "token id " + std::to_string(id) + " is outside the vocabulary of " + std::to_string(shape.num_embedded()));
     const auto check_nodes = [&](std::span<const std::int32_t> nodes) {
         for (const std::int32_t node : nodes)
             require(node >= 0 && node < static_cast<std::int32_t>(num_nodes), "node " + std::to_string(node) + " is not in the pass");

@@ -44,37 +44,27 @@ inline void finish_tiles(const Matrix& m, const Output& out, int token, int tile
     }
 }
 
+// Adds one group of int8 weights to the totals.
 template <int kTokens, int kTiles>
-void product_int8(const Matrix& m, const Activations& x, int token, int tile, const Output& out, std::ptrdiff_t ahead) {
-    const std::uint8_t* weights[kTiles];
+inline void add_int8_group(const Activations& x, int token, std::size_t group, const std::uint8_t* const (&weights)[kTiles],
+                           std::ptrdiff_t ahead, Floats (&totals)[kTokens][kTiles]) {
+    Ints sums[kTokens][kTiles];
     FW_UNROLL
-    for (int j = 0; j < kTiles; ++j) weights[j] = m.tiles + (tile + j) * m.tile_bytes();
-    Floats totals[kTokens][kTiles];
-    FW_UNROLL
-    for (int t = 0; t < kTokens; ++t)
+    for (int t = 0; t < kTokens; ++t) {
+        const Ints start = splat(x.sums[x.sum_index(token + t, group, 2)]);  // (byte - 128) x = byte x - 128 x
         FW_UNROLL
-        for (int j = 0; j < kTiles; ++j) totals[t][j] = splat(0.0f);
-    for (std::size_t group = 0; group < x.num_groups; ++group) {
-        Ints sums[kTokens][kTiles];
-        FW_UNROLL
-        for (int t = 0; t < kTokens; ++t) {
-            const Ints start = splat(x.sums[x.sum_index(token + t, group, 2)]);  // (byte - 128) x = byte x - 128 x
-            FW_UNROLL
-            for (int j = 0; j < kTiles; ++j) sums[t][j] = start;
-        }
-        dot<Nibble::kNone, kTokens, kTiles>(weights, ahead, x.row(token) + group * kGroup, x.width, kGroup / 4, sums);
-        FW_UNROLL
-        for (int j = 0; j < kTiles; ++j) weights[j] += kGroup * kLanes;
-        FW_UNROLL
-        for (int t = 0; t < kTokens; ++t) {
-            const Floats scale = splat(x.scales[x.scale_index(token + t, group)]);
-            FW_UNROLL
-            for (int j = 0; j < kTiles; ++j) totals[t][j] = fma(to_floats(sums[t][j]), scale, totals[t][j]);
-        }
+        for (int j = 0; j < kTiles; ++j) sums[t][j] = start;
     }
-    finish_tiles<kTokens, kTiles>(m, out, token, tile, totals);
+    dot<Nibble::kNone, kTokens, kTiles>(weights, ahead, x.row(token) + group * kGroup, x.width, kGroup / 4, sums);
+    FW_UNROLL
+    for (int t = 0; t < kTokens; ++t) {
+        const Floats scale = splat(x.scales[x.scale_index(token + t, group)]);
+        FW_UNROLL
+        for (int j = 0; j < kTiles; ++j) totals[t][j] = fma(to_floats(sums[t][j]), scale, totals[t][j]);
+    }
 }
 
+// Adds half a group of int4 weights to the totals.
 template <Nibble kHalf, int kTokens, int kTiles>
 inline void add_int4_half(const Matrix& m, const Activations& x, int token, int tile, std::size_t group,
                           const std::uint8_t* const (&weights)[kTiles], std::ptrdiff_t ahead, Floats (&totals)[kTokens][kTiles]) {
@@ -100,8 +90,9 @@ inline void add_int4_half(const Matrix& m, const Activations& x, int token, int 
     }
 }
 
-template <int kTokens, int kTiles>
-void product_int4(const Matrix& m, const Activations& x, int token, int tile, const Output& out, std::ptrdiff_t ahead) {
+// kTokens tokens against kTiles tiles of kBits bits a weight.
+template <int kBits, int kTokens, int kTiles>
+void product(const Matrix& m, const Activations& x, int token, int tile, const Output& out, std::ptrdiff_t ahead) {
     const std::uint8_t* weights[kTiles];
     FW_UNROLL
     for (int j = 0; j < kTiles; ++j) weights[j] = m.tiles + (tile + j) * m.tile_bytes();
@@ -111,10 +102,14 @@ void product_int4(const Matrix& m, const Activations& x, int token, int tile, co
         FW_UNROLL
         for (int j = 0; j < kTiles; ++j) totals[t][j] = splat(0.0f);
     for (std::size_t group = 0; group < x.num_groups; ++group) {
-        add_int4_half<Nibble::kLow, kTokens, kTiles>(m, x, token, tile, group, weights, ahead, totals);
-        add_int4_half<Nibble::kHigh, kTokens, kTiles>(m, x, token, tile, group, weights, 0, totals);
+        if constexpr (kBits == 4) {
+            add_int4_half<Nibble::kLow, kTokens, kTiles>(m, x, token, tile, group, weights, ahead, totals);
+            add_int4_half<Nibble::kHigh, kTokens, kTiles>(m, x, token, tile, group, weights, 0, totals);
+        } else {
+            add_int8_group<kTokens, kTiles>(x, token, group, weights, ahead, totals);
+        }
         FW_UNROLL
-        for (int j = 0; j < kTiles; ++j) weights[j] += kGroup * kLanes / 2;
+        for (int j = 0; j < kTiles; ++j) weights[j] += kGroup * kLanes * kBits / 8;
     }
     finish_tiles<kTokens, kTiles>(m, out, token, tile, totals);
 }
@@ -134,9 +129,9 @@ inline void product_tiles(const Matrix& m, const Activations& x, int num_tokens,
         in_pieces<kDotTokens>(left, 0, [&]<int kTokens>(int first) {
             const std::ptrdiff_t once = block + first == 0 ? ahead : 0;
             if (m.bits == 4)
-                product_int4<kTokens, kTiles>(m, x, block + first, tile, out, once);
+                product<4, kTokens, kTiles>(m, x, block + first, tile, out, once);
             else
-                product_int8<kTokens, kTiles>(m, x, block + first, tile, out, once);
+                product<8, kTokens, kTiles>(m, x, block + first, tile, out, once);
         });
     }
 }

@@ -39,17 +39,25 @@ void PassThread::embed() {
         float* row = residual(node);
         if (pass_.inputs != nullptr) {
             std::memcpy(row, pass_.inputs + node * hidden, hidden * sizeof(float));
+            std::memset(row + hidden, 0, (shape_.hidden_width() - hidden) * sizeof(float));
+            if (shape_.norms_residual)
+                kernels_.rms_norm(row, weights_.layers[0].hidden_norm.data(), shape_.norm_eps, hidden, shape_.hidden_width(), row);
         } else {
-            const std::uint16_t* source = weights_.embedding.data() + pass_.token_ids[node] * hidden;
-            for (std::size_t i = 0; i < hidden; ++i) row[i] = from_bfloat16(source[i]);
+            load_embedding(node, row);
         }
-        std::memset(row + hidden, 0, (shape_.hidden_width() - hidden) * sizeof(float));
         for (std::size_t i = 0; i < half; ++i) {
             const float angle = static_cast<float>(pass_.positions[node]) * shape_.inverse_frequencies[i];
             work_.cos.as<float>()[node * half + i] = std::cos(angle);
             work_.sin.as<float>()[node * half + i] = std::sin(angle);
         }
     }
+}
+
+void PassThread::load_embedding(int node, float* row) const {
+    const std::size_t hidden = static_cast<std::size_t>(shape_.hidden);
+    const std::uint16_t* source = weights_.embedding.data() + static_cast<std::size_t>(pass_.token_ids[node]) * hidden;
+    for (std::size_t i = 0; i < hidden; ++i) row[i] = from_bfloat16(source[i]);
+    std::memset(row + hidden, 0, (shape_.hidden_width() - hidden) * sizeof(float));
 }
 
 void PassThread::tap(int layer) {
@@ -86,6 +94,22 @@ Activations PassThread::quantise_head_rows() {
                          [&](int i) { return residual(work_.head_rows[i].node); });
 }
 
+Activations PassThread::quantise_attention_rows(int layer) {
+    const Layer& w = weights_.layers[layer];
+    const std::size_t hidden = static_cast<std::size_t>(shape_.hidden), padded = shape_.hidden_width();
+    if (shape_.qkv_input_width(layer) == padded) return quantise_rows(num_nodes_, padded, w.attn_norm, [&](int i) { return residual(i); });
+    return quantise_rows(num_nodes_, 2 * padded, {}, [&](int i) -> const float* {
+        float *embedded = mine_.row.as<float>(), *state = embedded + padded;
+        load_embedding(i, embedded);
+        kernels_.rms_norm(embedded, w.attn_norm.data(), shape_.norm_eps, hidden, padded, embedded);
+        if (shape_.norms_residual)
+            std::memcpy(state, residual(i), padded * sizeof(float));
+        else
+            kernels_.rms_norm(residual(i), w.hidden_norm.data(), shape_.norm_eps, hidden, padded, state);
+        return embedded;
+    });
+}
+
 void PassThread::multiply(const Matrix& m, const Activations& x, int num_rows, float* rows, std::size_t stride, Into into,
                           const Matrix& next) {
     const Share tiles = tile_share(m);
@@ -95,8 +119,7 @@ void PassThread::multiply(const Matrix& m, const Activations& x, int num_rows, f
 
 void PassThread::attention_sublayer(int layer) {
     const Layer& w = weights_.layers[layer];
-    const Activations normed =
-        quantise_rows(num_nodes_, shape_.hidden_width(), w.attn_norm, [&](int i) { return residual(i); });
+    const Activations normed = quantise_attention_rows(layer);
     multiply(w.qkv, normed, num_nodes_, work_.qkv.as<float>(), shape_.qkv_width(), Into::kSet, w.o);
     pool_.barrier();
     place_keys(layer);
@@ -160,6 +183,7 @@ void PassThread::run_task(int layer, const AttentionTask& task) {
     AttentionBlock block{};
     block.keys = region.keys(layer, task.kv_head);
     block.values = region.values(layer, task.kv_head);
+    block.format = region.format();
     block.dim = dim;
     block.num_queries = task.num_units;
     block.num_rows = static_cast<int>(region.length) + pass_.starts[task.request + 1] - first;

@@ -10,7 +10,10 @@ namespace {
 
 constexpr float kNever = -std::numeric_limits<float>::infinity();
 
-// The k-th largest value. Only values above the k-th largest so far are kept, so most are looked at once.
+// A logit as everything here takes it: NaN, which only a broken model gives, is never drawn and named last.
+inline float ranked(float logit) { return logit == logit ? logit : kNever; }
+
+// The k-th largest of at least k values, none of them NaN. Only values above the k-th largest so far are kept, so most are looked at once.
 float kth_largest(const std::vector<float>& values, std::size_t k, std::vector<float>& kept) {
     const std::size_t room = std::max<std::size_t>(4 * k, 256);
     float least = kNever;
@@ -29,7 +32,7 @@ float kth_largest(const std::vector<float>& values, std::size_t k, std::vector<f
     return least;
 }
 
-// The score of the last token of the smallest top set that holds `top_p` of the mass at or above `lowest`.
+// The score of the last token of the smallest top set that holds `top_p` of the mass at or above `lowest`, which some score is.
 float top_p_threshold(const Kernels& kernels, float largest, double top_p, float lowest, RowScratch& scratch) {
     auto& [scores, kept, weights, ids] = scratch;
     kept.clear();
@@ -56,6 +59,7 @@ float top_p_threshold(const Kernels& kernels, float largest, double top_p, float
 float threshold(const Kernels& kernels, const DrawSpec& draw, RowScratch& scratch) {
     const auto& scores = scratch.scores;
     const float largest = *std::max_element(scores.begin(), scores.end());
+    if (largest == kNever) return kNever;  // no token has any mass
     float lowest = kNever;
     if (draw.top_k > 0 && static_cast<std::size_t>(draw.top_k) < scores.size())
         lowest = kth_largest(scores, static_cast<std::size_t>(draw.top_k), scratch.kept);
@@ -93,31 +97,35 @@ Drawn best_lane(const Best& best) {
     return drawn;
 }
 
+std::int32_t token_of(const Drawn& drawn, std::int32_t vocab) { return drawn.id < vocab ? drawn.id : 0; }
+
 std::int32_t draw_truncated(const Kernels& kernels, const float* logits, std::size_t vocab, const DrawSpec& draw, RowScratch& scratch) {
     const Noise noise = noise_of(draw);
     scratch.scores.resize(vocab);
-    for (std::size_t i = 0; i < vocab; ++i) scratch.scores[i] = logits[i] / noise.temperature;
+    for (std::size_t i = 0; i < vocab; ++i) scratch.scores[i] = ranked(logits[i] / noise.temperature);
     const float lowest = threshold(kernels, draw, scratch);
     Best best = no_best();
     kernels.best_perturbed(logits, 0, static_cast<std::int32_t>(vocab), noise, lowest, best);
-    return best_lane(best).id;
+    return token_of(best_lane(best), static_cast<std::int32_t>(vocab));
 }
 
 void name_likeliest(const Kernels& kernels, const float* logits, std::size_t vocab, int count, std::int32_t* ids, float* logprobs,
                     RowScratch& scratch) {
-    scratch.scores.assign(logits, logits + vocab);
-    const float least = kth_largest(scratch.scores, static_cast<std::size_t>(count), scratch.kept);
+    auto& scores = scratch.scores;
+    scores.resize(vocab);
+    for (std::size_t i = 0; i < vocab; ++i) scores[i] = ranked(logits[i]);
+    const float least = kth_largest(scores, static_cast<std::size_t>(count), scratch.kept);
     auto& candidates = scratch.ids;
     candidates.clear();
     for (std::size_t i = 0; i < vocab; ++i)
-        if (logits[i] >= least) candidates.push_back(static_cast<std::int32_t>(i));
+        if (scores[i] >= least) candidates.push_back(static_cast<std::int32_t>(i));
     std::sort(candidates.begin(), candidates.end(), [&](std::int32_t a, std::int32_t b) {
-        return logits[a] != logits[b] ? logits[a] > logits[b] : a < b;
+        return scores[a] != scores[b] ? scores[a] > scores[b] : a < b;
     });
-    const float total = kernels.log_sum_exp(logits, vocab);
+    const float total = kernels.log_sum_exp(scores.data(), vocab);
     for (int i = 0; i < count; ++i) {
         ids[i] = candidates[i];
-        logprobs[i] = logits[candidates[i]] - total;
+        logprobs[i] = scores[candidates[i]] == kNever ? kNever : scores[candidates[i]] - total;
     }
 }
 

@@ -17,6 +17,9 @@ struct RowScratch {
     void reserve(std::size_t vocab);
 };
 
+// NaN counts as minus infinity below. It cannot come of a sound model; refusing the pass would let a guess that plain decoding
+// never reads stop an answer.
+
 // The token that `foreword.sampling.warp.draw` would draw, up to the rounding of sums in its top-p.
 std::int32_t draw_truncated(const Kernels& kernels, const float* logits, std::size_t vocab, const DrawSpec& draw, RowScratch& scratch);
 
@@ -32,5 +35,7 @@ struct Drawn {
     std::int32_t id;
 };
 Drawn best_lane(const Best& best);
+// The token that was drawn; 0 where no logit is above minus infinity.
+std::int32_t token_of(const Drawn& drawn, std::int32_t vocab);
 
 }  // namespace fw

@@ -13,6 +13,11 @@ struct Ints {
 inline const __m256i* as_vector(const void* p) { return static_cast<const __m256i*>(p); }
 
 inline Floats load(const float* p) { return {_mm256_loadu_ps(p), _mm256_loadu_ps(p + 8)}; }
+inline __m256 load_eight(const std::uint16_t* p) {
+    const __m128i upper = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
+    return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(upper), 16));
+}
+inline Floats load(const std::uint16_t* p) { return {load_eight(p), load_eight(p + 8)}; }  // bfloat16
 inline Ints load(const std::int32_t* p) { return {_mm256_loadu_si256(as_vector(p)), _mm256_loadu_si256(as_vector(p + 8))}; }
 inline void store(float* p, Floats a) {
     _mm256_storeu_ps(p, a.lo);

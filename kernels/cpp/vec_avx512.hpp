@@ -12,6 +12,10 @@ struct Ints {
 };
 
 inline Floats load(const float* p) { return {_mm512_loadu_ps(p)}; }
+inline Floats load(const std::uint16_t* p) {  // bfloat16
+    const __m256i upper = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
+    return {_mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(upper), 16))};
+}
 inline Ints load(const std::int32_t* p) { return {_mm512_loadu_si512(p)}; }
 inline void store(float* p, Floats a) { _mm512_storeu_ps(p, a.v); }
 inline void store(std::int32_t* p, Ints a) { _mm512_storeu_si512(p, a.v); }

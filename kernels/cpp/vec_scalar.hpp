@@ -27,6 +27,14 @@ inline Ints make_ints(Lane lane) {
 inline Floats load(const float* p) {
     return make_floats([&](int i) { return p[i]; });
 }
+inline Floats load(const std::uint16_t* p) {  // bfloat16
+    return make_floats([&](int i) {
+        const std::uint32_t bits = static_cast<std::uint32_t>(p[i]) << 16;
+        float value;
+        __builtin_memcpy(&value, &bits, sizeof value);
+        return value;
+    });
+}
 inline Ints load(const std::int32_t* p) {
     return make_ints([&](int i) { return p[i]; });
 }

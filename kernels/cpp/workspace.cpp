@@ -18,7 +18,7 @@ void ActivationRows::ensure(int num_tokens, std::size_t width) {
 void Decoder::Workspace::prepare(const Pass& pass, KvCache& cache, const Shape& shape, int num_threads) {
     layout.plan(pass, cache, shape, num_threads);
     const std::size_t num_nodes = pass.token_ids.size(), half = static_cast<std::size_t>(shape.head_dim) / 2;
-    const std::size_t widest = std::max({shape.hidden_width(), shape.attention_width(), shape.intermediate_width()});
+    const std::size_t widest = std::max({shape.qkv_input_width(0), shape.attention_width(), shape.intermediate_width()});
     const auto ensure = [](Buffer& buffer, std::size_t num_floats) { buffer.ensure(num_floats * sizeof(float)); };
     ensure(residual, num_nodes * shape.hidden_width());
     ensure(qkv, num_nodes * shape.qkv_width());

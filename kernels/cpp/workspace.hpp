@@ -77,6 +77,7 @@ private:
     float* residual(int node) const { return work_.residual.as<float>() + node * shape_.hidden_width(); }
 
     void embed();
+    void load_embedding(int node, float* row) const;
     void tap(int layer);
     void attention_sublayer(int layer);
     void mlp_sublayer(int layer);
@@ -87,6 +88,8 @@ private:
     // Quantises rows for the next product: source(i) is row i, or its norm where `norm` is not empty.
     template <typename Source>
     Activations quantise_rows(int num_rows, std::size_t width, std::span<const float> norm, const Source& source);
+    // What the query, key and value maps of a layer read.
+    Activations quantise_attention_rows(int layer);
     void multiply(const Matrix& m, const Activations& x, int num_rows, float* rows, std::size_t stride, Into into,
                   const Matrix& next);
     void head();

@@ -3,6 +3,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <limits>
 #include <new>
 #include <random>
 #include <vector>
@@ -71,15 +72,24 @@ std::vector<float> products(const Kernels& kernels, const Matrix& matrix, const 
     return outputs;
 }
 
-// Queries that see the first keys in order and one more out of order.
-std::vector<float> attended(const Kernels& kernels, std::size_t dim, const std::vector<float>& memory) {
+// Queries that see the first keys in order and one more out of order. `memory` holds keys, values and queries; keys and values are
+// taken as they are, or by their upper halves.
+std::vector<float> attended(const Kernels& kernels, std::size_t dim, const std::vector<float>& memory, KvFormat format) {
     constexpr int kRows = 45, kLength = 38;
     const std::size_t held = 48 * dim;
     std::vector<float> outputs(kMaxQueries * dim), scratch(attention_scratch(dim, kRows));
     const std::int32_t tail[] = {kRows - 1};
+    std::vector<std::uint16_t> halves(2 * held);
+    for (std::size_t i = 0; i < halves.size(); ++i) {
+        std::uint32_t bits;
+        std::memcpy(&bits, &memory[i], sizeof bits);
+        halves[i] = static_cast<std::uint16_t>(bits >> 16);
+    }
+    const bool is_wide = format == KvFormat::kFloat32;
     AttentionBlock block{};
-    block.keys = memory.data();
-    block.values = memory.data() + held;
+    block.keys = is_wide ? static_cast<const void*>(memory.data()) : halves.data();
+    block.values = is_wide ? static_cast<const void*>(memory.data() + held) : halves.data() + held;
+    block.format = format;
     block.dim = dim;
     block.num_queries = kMaxQueries;
     block.num_rows = kRows;
@@ -123,11 +133,33 @@ bool check_paths() {
                 good &= same(*kernels, packed == &int8 ? "int8 matmul" : "int4 matmul",
                              products(*kPortableKernels, packed->matrix, inputs, num_tokens),
                              products(*kernels, packed->matrix, inputs, num_tokens));
-        for (const std::size_t dim : {16, 64})
-            good &= same(*kernels, "attention", attended(*kPortableKernels, dim, memory), attended(*kernels, dim, memory));
+        for (const KvFormat format : {KvFormat::kFloat32, KvFormat::kBfloat16})
+            for (const std::size_t dim : {16, 64})
+                good &= same(*kernels, format == KvFormat::kFloat32 ? "attention" : "attention to bfloat16",
+                             attended(*kPortableKernels, dim, memory, format), attended(*kernels, dim, memory, format));
         good &= same(*kernels, "noise", noise(*kPortableKernels), noise(*kernels));
         std::printf("%s ", kernels->name);
     }
+    return good;
+}
+
+// A broken model's logits: NaN is not drawn, and where nothing else is left the draw is still a token.
+bool check_broken_logits() {
+    std::vector<float> logits(kVocab, std::numeric_limits<float>::quiet_NaN()), logprobs(kVocab);
+    std::vector<std::int32_t> ids(kVocab);
+    const DrawSpec draws[] = {{0, 1.0, 0, 0.02, 0.0, 1}, {0, 0.7, 400, 0.9, 0.0, 2}, {0, 1.0, 5, 1.0, 0.0, 3}, {0, 1.0, 0, 1.0, 0.3, 4}};
+    bool good = true;
+    for (const std::size_t real : {kVocab, std::size_t{700}}) {  // the first: none is
+        if (real < kVocab) logits[real] = -3.0f;
+        const std::int32_t expected = real < kVocab ? static_cast<std::int32_t>(real) : 0;
+        RowScratch scratch;
+        for (const DrawSpec& draw : draws) good &= draw_truncated(*kPortableKernels, logits.data(), kVocab, draw, scratch) == expected;
+        for (const int count : {1, static_cast<int>(kVocab)}) {
+            name_likeliest(*kPortableKernels, logits.data(), kVocab, count, ids.data(), logprobs.data(), scratch);
+            good &= ids[0] == expected && (real == kVocab || logprobs[0] == 0.0f);
+        }
+    }
+    if (!good) std::printf("draws from NaN are not what they should be\n");
     return good;
 }
 
@@ -155,7 +187,7 @@ bool check_allocations() {
 }  // namespace fw
 
 int main() {
-    const bool paths = fw::check_paths(), allocations = fw::check_allocations();
+    const bool paths = fw::check_paths(), allocations = fw::check_allocations(), broken = fw::check_broken_logits();
     std::printf("%016llx\n", static_cast<unsigned long long>(fw::hash_of_all));
-    return paths && allocations ? 0 : 1;
+    return paths && allocations && broken ? 0 : 1;
 }

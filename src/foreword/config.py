@@ -18,6 +18,10 @@ DtypeName = Literal["auto", "float32", "bfloat16", "int8", "int4"]
 RUNTIMES: tuple[str, ...] = ("auto", "torch", "native")
 DTYPES: tuple[str, ...] = ("auto", "float32", "bfloat16", "int8", "int4")
 TORCH_DTYPES = ("float32", "bfloat16")
+KV_DTYPES: tuple[str, ...] = ("auto", "float32", "bfloat16")
+
+DEFAULT_SPECULATIVE_TOKENS = 7  # of drafters that do not say another number
+MAX_SPECULATIVE_TOKENS = 512  # drafted nodes a step: as many as the largest chunk of a prompt in one pass
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,6 +61,13 @@ class ModelSpec:
     qkv_bias: bool = False  # Qwen2
     qk_norm: bool = False  # Qwen3: RMSNorm over each head of q and k, before rope
     tied_head: bool = False  # the head is the embedding
+    # What EAGLE's layer does otherwise; methods that draft with features set these, no checkpoint of a model does.
+    joins_embedding: bool = False  # layer 0 attends with [norm(embedding), norm(input)]: every pass brings `inputs` too
+    norms_residual: bool = False  # with it: the residual stream begins with norm(input), not with the input
+    has_first_norm: bool = True  # layer 0 norms what its attention reads
+    has_final_norm: bool = True  # the head reads norm(x), not x
+    head_size: int | None = None  # rows of the head, where not as many as the embedding has
+    num_counted_parameters: int | None = None  # of a model whose layers are not those of these sizes
 
     def __post_init__(self) -> None:
         if self.num_heads % self.num_kv_heads:
@@ -68,6 +79,15 @@ class ModelSpec:
             raise ConfigError(f"head_dim is {self.head_dim}; rotary embedding needs an even one")
 
     @property
+    def num_logits(self) -> int:
+        """Rows of the head: tokens that a pass can name."""
+        return self.vocab_size if self.head_size is None else self.head_size
+
+    def qkv_input_size(self, layer: int) -> int:
+        """Values that a layer's query, key and value maps read."""
+        return 2 * self.hidden_size if self.joins_embedding and layer == 0 else self.hidden_size
+
+    @property
     def group_size(self) -> int:
         """Query heads that share one key-value head."""
         return self.num_heads // self.num_kv_heads
@@ -75,10 +95,13 @@ class ModelSpec:
     @property
     def num_parameters(self) -> int:
         """Weights of the layers, embedding and head (a tied head counts once)."""
+        if self.num_counted_parameters is not None:
+            return self.num_counted_parameters
         attention = self.hidden_size * self.head_dim * 2 * (self.num_heads + self.num_kv_heads)
         layer = attention + 3 * self.hidden_size * self.intermediate_size + 2 * self.hidden_size
-        embeddings = self.vocab_size * self.hidden_size * (1 if self.tied_head else 2)
-        return self.num_layers * layer + embeddings + self.hidden_size
+        joined = self.hidden_size * (1 + self.head_dim * (self.num_heads + 2 * self.num_kv_heads))
+        embeddings = self.hidden_size * (self.vocab_size + (0 if self.tied_head else self.num_logits))
+        return self.num_layers * layer + embeddings + self.hidden_size + (joined if self.joins_embedding else 0)
 
     @property
     def num_streamed_parameters(self) -> int:
@@ -100,7 +123,7 @@ class DraftConfig:
 
     method: str = "ngram"
     model: str | None = None  # folder, file or hub id of a drafter with weights
-    num_speculative_tokens: int = 7  # most drafted nodes a step
+    num_speculative_tokens: int | None = None  # most drafted nodes a step; None: as many as the drafter's own default
     prompt_lookup_max: int = 3  # ngram: longest match looked for
     prompt_lookup_min: int = 1  # ngram: shortest
     suffix_decoding_max_tree_depth: int = 24  # suffix: longest string counted; matches are shorter by one
@@ -117,7 +140,9 @@ class DraftConfig:
     lookahead_guesses: int = 5  # lookahead: n-grams kept and tried for each token (G)
     lookahead_pool_from_prompt: bool = True  # lookahead: begin with the prompt's n-grams
     exit_layer: int | None = None  # layerskip: layers of the target that draft; None for a quarter
-    draft_tree_width: int = 1  # draft_model, layerskip: candidates a level; 1 drafts a chain
+    # draft_model, layerskip, eagle*: candidates a level; 1 drafts a chain. None: 1, eagle* as their card says
+    draft_tree_width: int | None = None
+    draft_tree_depth: int | None = None  # eagle*: most tokens in a row in a tree; None: as their card says
     draft_confidence_threshold: float = 0.0  # draft_model, layerskip: stop a chain where the drafter is less sure
     draft_noise: str = "shared"  # whose noise draws guesses, as the verifier asks: the target's, or their "own"
     cascade_merge: bool = False  # several drafters: merge their trees; False: the first worthwhile one
@@ -132,8 +157,9 @@ class DraftConfig:
                 _check_type(field.name, value, field.type)
         for name, lowest in _LOWEST.items():
             value = getattr(self, name)
-            if value < lowest:
-                raise ConfigError(f"{name} is {value!r}; allowed: a whole number, {lowest} or above")
+            if value is not None and not lowest <= value <= _HIGHEST.get(name, value):
+                bound = f"{lowest} to {_HIGHEST[name]}" if name in _HIGHEST else f"{lowest} or above"
+                raise ConfigError(f"{name} is {value!r}; allowed: a whole number, {bound}")
         for name, highest in _FRACTIONS.items():
             value = getattr(self, name)
             if not 0 <= value <= highest:
@@ -172,6 +198,11 @@ _LOWEST = {
     "lookahead_ngram": 2,
     "lookahead_guesses": 1,
     "draft_tree_width": 1,
+    "draft_tree_depth": 1,
+}
+_HIGHEST = {
+    "num_speculative_tokens": MAX_SPECULATIVE_TOKENS,
+    "recycling_top_k": 64,  # the table holds a column a candidate for every token of the vocabulary
 }
 _FRACTIONS = {
     "suffix_decoding_max_spec_factor": 64.0,
@@ -191,6 +222,7 @@ DRAFT_CONFIG_ALIASES = {
     "assistant_confidence_threshold": "draft_confidence_threshold",  # Hugging Face
     "assistant_early_exit": "exit_layer",  # Hugging Face
     "speculative_eagle_topk": "draft_tree_width",  # SGLang
+    "speculative_num_steps": "draft_tree_depth",  # SGLang
 }
 
 

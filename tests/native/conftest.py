@@ -26,12 +26,19 @@ def cache_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def make_decoder(cache_dir: Path) -> Callable[..., Any]:
-    """make_decoder(spec, isa=..., threads=..., dtype=..., seed=...): a decoder with random weights."""
+    """make_decoder(spec, isa=..., threads=..., dtype=..., seed=..., kv_dtype=...): a decoder with random weights."""
     from foreword.runtime.native_runtime import NativeRuntime
     from tests.native.models import RandomWeights
 
-    def make(spec: ModelSpec, isa: str = "auto", threads: int = 2, dtype: str = "int8", seed: int = 0) -> Any:
-        runtime = NativeRuntime(dtype=dtype, threads=threads, cache_dir=cache_dir, isa=isa)
+    def make(
+        spec: ModelSpec,
+        isa: str = "auto",
+        threads: int = 2,
+        dtype: str = "int8",
+        seed: int = 0,
+        kv_dtype: str = "float32",
+    ) -> Any:
+        runtime = NativeRuntime(dtype=dtype, threads=threads, cache_dir=cache_dir, isa=isa, kv_dtype=kv_dtype)
         return runtime.decoder(spec, RandomWeights(spec, seed))
 
     return make

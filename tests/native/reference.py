@@ -50,16 +50,15 @@ def rotate(heads: Tensor, angles: Tensor) -> Tensor:
     return torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1)
 
 
-def logits(spec: ModelSpec, tensors: dict[str, Tensor], token_ids: list[int]) -> Tensor:
-    """Logits of every token of a chain, float64."""
+def logits(spec: ModelSpec, tensors: dict[str, Tensor], token_ids: list[int], kv_dtype: str = "float32") -> Tensor:
+    """Logits of every token of a chain, float64; keys and values rounded as the cache keeps them."""
     x = tensors["embed.weight"][token_ids].double()
     positions = torch.arange(len(token_ids), dtype=torch.float32)
     angles = positions[:, None] * inverse_frequencies(spec.rope, spec.head_dim, torch.device("cpu"))
     for layer in range(spec.num_layers):
         prefix = f"layers.{layer}."
-        x = x + _attention(
-            spec, tensors, prefix, rms_norm(x, tensors[prefix + "attn_norm.weight"], spec.norm_eps), angles
-        )
+        normed = rms_norm(x, tensors[prefix + "attn_norm.weight"], spec.norm_eps)
+        x = x + _attention(spec, tensors, prefix, normed, angles, kv_dtype)
         normed = rms_norm(x, tensors[prefix + "mlp_norm.weight"], spec.norm_eps)
         gate, up = (linear(normed, tensors[f"{prefix}{name}.weight"]) for name in ("gate", "up"))
         x = x + linear(torch.nn.functional.silu(gate) * up, tensors[prefix + "down.weight"])
@@ -67,15 +66,19 @@ def logits(spec: ModelSpec, tensors: dict[str, Tensor], token_ids: list[int]) ->
     return linear(rms_norm(x, tensors["norm.weight"], spec.norm_eps), head)
 
 
-def _attention(spec: ModelSpec, tensors: dict[str, Tensor], prefix: str, normed: Tensor, angles: Tensor) -> Tensor:
+def _attention(
+    spec: ModelSpec, tensors: dict[str, Tensor], prefix: str, normed: Tensor, angles: Tensor, kv_dtype: str
+) -> Tensor:
     heads = {}
     for name, count in (("q", spec.num_heads), ("k", spec.num_kv_heads), ("v", spec.num_kv_heads)):
         flat = linear(normed, tensors[f"{prefix}{name}.weight"], tensors.get(f"{prefix}{name}.bias"))
         heads[name] = flat.view(len(normed), count, spec.head_dim)
         if name != "v" and spec.qk_norm:
             heads[name] = rms_norm(heads[name], tensors[f"{prefix}{name}_norm.weight"], spec.norm_eps)
-    q, k = rotate(heads["q"], angles), rotate(heads["k"], angles).repeat_interleave(spec.group_size, dim=1)
-    v = heads["v"].repeat_interleave(spec.group_size, dim=1)
+    q, k, v = rotate(heads["q"], angles), rotate(heads["k"], angles), heads["v"]
+    if kv_dtype == "bfloat16":
+        k, v = k.float().bfloat16().double(), v.float().bfloat16().double()
+    k, v = (cached.repeat_interleave(spec.group_size, dim=1) for cached in (k, v))
     scores = torch.einsum("nhd,mhd->hnm", q, k) / math.sqrt(spec.head_dim)
     later = torch.ones(len(normed), len(normed), dtype=torch.bool).triu(1)
     weights = scores.masked_fill(later, -math.inf).softmax(dim=-1)

@@ -1,6 +1,7 @@
 """The promise of the native runtime: a token's logits are the same bits whatever shares its pass: equal, not close."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -34,21 +35,30 @@ def one_by_one(decoder: Any, tokens: list[int]) -> tuple[Tensor, tuple[Tensor, T
     return torch.cat(rows), cache.rows(slot)
 
 
-@pytest.fixture(scope="module", params=SPECS)
-def plain(
-    request: pytest.FixtureRequest, make_decoder: Callable[..., Any]
-) -> tuple[ModelSpec, Tensor, tuple[Tensor, Tensor]]:
-    spec = SPECS[request.param]
-    return (spec, *one_by_one(make_decoder(spec, threads=1), TOKENS))
+@dataclass(frozen=True)
+class Plain:
+    """A model, how it keeps keys and values, and what plain decoding gives on it."""
+
+    spec: ModelSpec
+    kv_dtype: str
+    logits: Tensor
+    rows: tuple[Tensor, Tensor]
+
+
+@pytest.fixture(scope="module", params=[(name, kv) for kv in ("float32", "bfloat16") for name in SPECS], ids="-".join)
+def plain(request: pytest.FixtureRequest, make_decoder: Callable[..., Any]) -> Plain:
+    name, kv_dtype = request.param
+    spec = SPECS[name]
+    return Plain(spec, kv_dtype, *one_by_one(make_decoder(spec, threads=1, kv_dtype=kv_dtype), TOKENS))
 
 
 @pytest.mark.parametrize("isa", isas())
 @pytest.mark.parametrize("threads", [1, 2, 3])
 def test_every_path_thread_count_and_width_gives_the_same_bits(
-    plain: Any, make_decoder: Any, isa: str, threads: int
+    plain: Plain, make_decoder: Any, isa: str, threads: int
 ) -> None:
-    spec, expected, rows = plain
-    decoder = make_decoder(spec, isa=isa, threads=threads)
+    expected, rows = plain.logits, plain.rows
+    decoder = make_decoder(plain.spec, isa=isa, threads=threads, kv_dtype=plain.kv_dtype)
     cache = decoder.new_cache()
     for sizes in ((90,), (2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13), (17, 33, 40), (16, 64, 10)):
         slot, at = cache.open(128), 0
@@ -62,11 +72,11 @@ def test_every_path_thread_count_and_width_gives_the_same_bits(
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_trees_and_batches_give_the_bits_of_plain_decoding(plain: Any, make_decoder: Any, seed: int) -> None:
+def test_trees_and_batches_give_the_bits_of_plain_decoding(plain: Plain, make_decoder: Any, seed: int) -> None:
     """Two requests share a pass: a random tree that holds the true path, and a prompt chunk; then the path is kept."""
-    spec, expected, rows = plain
+    spec, expected, rows = plain.spec, plain.logits, plain.rows
     rng = np.random.default_rng(seed)
-    decoder = make_decoder(spec, isa=isas()[seed % len(isas())])
+    decoder = make_decoder(spec, isa=isas()[seed % len(isas())], kv_dtype=plain.kv_dtype)
     cache = decoder.new_cache()
     prefix, depth, chunk = int(rng.integers(1, 40)), int(rng.integers(1, 10)), int(rng.integers(1, 20))
     slots = [cache.open(128), cache.open(128)]

@@ -107,8 +107,8 @@ def test_a_cache_that_cannot_be_opened_is_gone_past(
 def test_what_a_killed_process_left_is_swept(tmp_path: Path) -> None:
     path = cache_path(tmp_path, LLAMA, RandomWeights(LLAMA), "int8")
     path.parent.mkdir()
-    path.with_name(f"{path.stem}-abc.part").write_bytes(b"half")
-    other = path.with_name("another-abc.part")
+    path.with_name(f"{path.name}.abc.part").write_bytes(b"half")
+    other = path.with_name("another.fwk.abc.part")
     other.write_bytes(b"somebody's")
     build(str(tmp_path))
     assert sorted(packed_files(tmp_path)) == sorted([path, other])

@@ -129,7 +129,7 @@ def test_whole_row_draws_take_only_reserved_memory(tmp_path: Path) -> None:
         pytest.skip("no C++ compiler")
     sources = [KERNELS / "tests" / "check_paths.cpp"]
     sources += [KERNELS / "cpp" / f"{name}.cpp" for name in ("cpu", "pack", "truncate", "isa_portable")]
-    flags = ["-std=c++20", "-O0", "-ffp-contract=off", "-w", f"-I{KERNELS / 'cpp'}"]
+    flags = ["-std=c++20", "-O0", "-ffp-contract=off", "-w", "-D_GLIBCXX_ASSERTIONS", f"-I{KERNELS / 'cpp'}"]
     plain = {name: value for name, value in os.environ.items() if name != "LD_PRELOAD"}  # check.sh's sanitizers
     subprocess.run([compiler, *flags, *map(str, sources), "-o", str(tmp_path / "check")], check=True, env=plain)
     result = subprocess.run([tmp_path / "check"], capture_output=True, text=True, check=False, env=plain)

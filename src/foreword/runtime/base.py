@@ -13,6 +13,7 @@ Tensor names that a runtime asks a `WeightSource` for (`i` counts layers from 0;
     layers.{i}.attn_norm.weight  layers.{i}.mlp_norm.weight
     layers.{i}.{q,k,v,o}.weight  layers.{i}.{q,k,v}.bias (Qwen2)  layers.{i}.{q,k}_norm.weight (Qwen3)
     layers.{i}.{gate,up,down}.weight
+    layers.0.hidden_norm.weight (`joins_embedding`: of the input; layers.0.attn_norm is then that of the embedding)
 """
 
 from collections.abc import Sequence
@@ -145,7 +146,7 @@ class Decoder(Protocol):
         """Run all nodes of all requests through the layers; leaves their keys and values in the cache's scratch.
 
         Each node attends to its request's committed positions, its ancestors and itself. `inputs` replaces the embedding
-        of `batch.token_ids`. Nothing is committed: that is the caller's next call.
+        of `batch.token_ids`, or stands beside it (`ModelSpec.joins_embedding`). Nothing is committed: that is the caller's next call.
         """
         ...
 

@@ -134,13 +134,14 @@ def _add_layer(
     vectors = header.vectors
     builder.add_layer(
         data,
-        vectors.get(prefix + "attn_norm"),
+        vectors.get(prefix + "attn_norm") if spec.has_first_norm or not prefix.startswith("layers.0.") else None,
         vectors.get(prefix + "mlp_norm"),
         -(-spec.hidden_size // 64) * 64,
         vectors.get(prefix + "q_norm"),
         vectors.get(prefix + "k_norm"),
         -(-spec.head_dim // 16) * 16,
         *(matrices[prefix + name] for name in ("qkv", "o", "gate_up", "down")),
+        **({"hidden_norm": vectors[hidden_norm]} if (hidden_norm := prefix + "hidden_norm") in vectors else {}),
     )
 
 
@@ -148,6 +149,9 @@ def _shape(kernels: ModuleType, spec: ModelSpec) -> Any:
     shape = kernels.Shape()
     shape.hidden, shape.intermediate, shape.num_layers = spec.hidden_size, spec.intermediate_size, spec.num_layers
     shape.num_heads, shape.num_kv_heads, shape.head_dim = spec.num_heads, spec.num_kv_heads, spec.head_dim
-    shape.vocab, shape.norm_eps = spec.vocab_size, spec.norm_eps
+    shape.vocab, shape.norm_eps = spec.num_logits, spec.norm_eps
+    if spec.num_logits != spec.vocab_size or spec.joins_embedding or not spec.has_final_norm:
+        shape.embedded_vocab, shape.has_final_norm = spec.vocab_size, spec.has_final_norm
+        shape.joins_embedding, shape.norms_residual = spec.joins_embedding, spec.norms_residual
     shape.inverse_frequencies = inverse_frequencies(spec.rope, spec.head_dim, torch.device("cpu")).tolist()
     return shape

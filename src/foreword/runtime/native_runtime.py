@@ -17,7 +17,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from foreword.config import ModelSpec
-from foreword.errors import CapacityError, ConfigError, KernelError
+from foreword.errors import CapacityError, ConfigError, KernelError, UnknownNameError
 from foreword.runtime.base import Draw, KVCache, Need, PassOutput, WeightSource
 from foreword.runtime.native_load import load_decoder, pack_projection
 from foreword.runtime.native_threads import default_threads
@@ -26,6 +26,7 @@ from foreword.tree.pack import PackedBatch
 
 logger = logging.getLogger(__name__)
 
+KV_BYTES = {"float32": 4, "bfloat16": 2}  # of one number, by kv_dtype
 _NO_NODES = np.zeros(0, dtype=np.int32)
 
 
@@ -46,15 +47,23 @@ class NativeRuntime:
     """Decoders and projections that share one pool of threads.
 
     `isa` forces an instruction set (tests do); "auto" takes the fastest this processor has. `cache_dir` keeps packed
-    weights (the user's cache folder by default).
+    weights (the user's cache folder by default). `kv_dtype` is how keys and values are kept: "float32", or "bfloat16",
+    rounded once when written: half the memory, other last bits of the logits, invariant all the same.
     """
 
     name = "native"
 
     def __init__(
-        self, dtype: str = "int8", threads: int | None = None, cache_dir: Path | str | None = None, isa: str = "auto"
+        self,
+        dtype: str = "int8",
+        threads: int | None = None,
+        cache_dir: Path | str | None = None,
+        isa: str = "auto",
+        kv_dtype: str = "float32",
     ) -> None:
         check_dtype(dtype)
+        if kv_dtype not in KV_BYTES:
+            raise UnknownNameError("kv_dtype of the native runtime", kv_dtype, KV_BYTES)
         if threads is not None and threads < 1:
             raise ConfigError(f"threads is {threads}; allowed: 1 or above, or None for the physical cores")
         self._kernels = load_kernels()
@@ -62,7 +71,7 @@ class NativeRuntime:
         if isa != "auto" and isa not in names:
             raise KernelError(f"the instruction set {isa!r} does not run here; allowed: auto, {', '.join(names)}")
         self.isa = names[0] if isa == "auto" else isa
-        self.dtype = dtype
+        self.dtype, self.kv_dtype = dtype, kv_dtype
         self.threads = threads or default_threads()
         self._cache_dir = Path(cache_dir) if cache_dir is not None else default_cache_dir()
         self._pool = self._kernels.ThreadPool(self.threads)
@@ -75,7 +84,7 @@ class NativeRuntime:
             CheckpointError: a tensor is missing, has another shape, or holds NaN or infinity.
         """
         built, num_bytes = load_decoder(self._kernels, spec, weights, self.dtype, self._cache_dir, self._pool, self.isa)
-        return NativeDecoder(self._kernels, spec, built, num_bytes)
+        return NativeDecoder(self._kernels, spec, built, num_bytes, self.kv_dtype)
 
     def projection(
         self, weight: Float[Tensor, "out in"], bias: Float[Tensor, " out"] | None = None
@@ -86,11 +95,11 @@ class NativeRuntime:
 
 @final
 class NativeKVCache:
-    """Float32 keys and values; one region a request."""
+    """Keys and values in float32 or bfloat16; one region a request."""
 
-    def __init__(self, kernels: ModuleType, spec: ModelSpec) -> None:
-        self._spec = spec
-        self.handle = kernels.KvCache(spec.num_layers, spec.num_kv_heads, spec.head_dim)
+    def __init__(self, kernels: ModuleType, spec: ModelSpec, dtype: str = "float32") -> None:
+        self._spec, self.dtype = spec, dtype
+        self.handle = kernels.KvCache(spec.num_layers, spec.num_kv_heads, spec.head_dim, dtype)
 
     def open(self, capacity: int) -> int:
         """Reserve a region of at least `capacity` rows; returns its slot; `CapacityError` where memory is short."""
@@ -125,7 +134,7 @@ class NativeKVCache:
     def rows(
         self, slot: int
     ) -> tuple[Float[Tensor, "layers kv_heads len dim"], Float[Tensor, "layers kv_heads len dim"]]:
-        """Copies of the committed keys and values."""
+        """Copies of the committed keys and values, float32 whatever they are kept in."""
         shape = (self._spec.num_layers, self._spec.num_kv_heads, self.length(slot), self._spec.head_dim)
         keys, values = torch.empty(shape), torch.empty(shape)
         self.handle.copy_out(slot, keys.numpy(), values.numpy())
@@ -142,11 +151,14 @@ class NativeKVCache:
         return self.handle.num_bytes
 
     def _too_large(self, capacity: int) -> CapacityError:
-        num_bytes = capacity * self._spec.num_layers * 2 * self._spec.num_kv_heads * self._spec.head_dim * 4
+        spec, rows = self._spec, -(-capacity // 64) * 64  # as the kernels round them, heads padded to whole lanes
+        head_bytes = -(-spec.head_dim // 16) * 16 * KV_BYTES[self.dtype]
+        num_bytes = rows * spec.num_layers * 2 * spec.num_kv_heads * head_bytes
+        smaller = ', a shorter context or kv_dtype "bfloat16"' if self.dtype == "float32" else " or a shorter context"
         return CapacityError(
-            f"a key-value cache of {capacity} positions takes {num_bytes / 2**20:.0f} MiB, which could not be allocated "
+            f"a {self.dtype} key-value cache of {capacity} positions takes {num_bytes / 2**20:.0f} MiB, which could not be allocated "
             f"beside the {self.num_bytes / 2**20:.0f} MiB of {self.num_open} open ones; "
-            "use a smaller batch or a shorter context"
+            f"use a smaller batch{smaller}"
         )
 
 
@@ -154,12 +166,15 @@ class NativeKVCache:
 class NativeDecoder:
     """A stack of layers; `forward` is one call of the kernels, which release the interpreter's lock."""
 
-    def __init__(self, kernels: ModuleType, spec: ModelSpec, handle: Any, num_bytes: int) -> None:
+    def __init__(
+        self, kernels: ModuleType, spec: ModelSpec, handle: Any, num_bytes: int, kv_dtype: str = "float32"
+    ) -> None:
         self._kernels, self.spec, self._handle, self.num_weight_bytes = kernels, spec, handle, num_bytes
+        self.kv_dtype = kv_dtype
 
     def new_cache(self) -> NativeKVCache:
         """An empty cache of this decoder's shape."""
-        return NativeKVCache(self._kernels, self.spec)
+        return NativeKVCache(self._kernels, self.spec, self.kv_dtype)
 
     def first_layers(self, num_layers: int) -> "NativeDecoder":
         """The first `num_layers` layers with the same embedding, final norm and head, sharing the weights."""
@@ -169,7 +184,7 @@ class NativeDecoder:
             raise ConfigError(str(error)) from error
         per_layer = self.num_weight_bytes // max(self.spec.num_layers, 1)  # the head's share included: for people only
         spec = replace(self.spec, num_layers=num_layers)
-        return NativeDecoder(self._kernels, spec, handle, per_layer * num_layers)
+        return NativeDecoder(self._kernels, spec, handle, per_layer * num_layers, self.kv_dtype)
 
     def forward(
         self, batch: PackedBatch, cache: KVCache, need: Need, inputs: Float[Tensor, "nodes hidden"] | None = None
@@ -189,7 +204,7 @@ class NativeDecoder:
                 _ints(batch.kv_lens),
                 _ints(batch.slots),
                 None if inputs is None else inputs.detach().float().contiguous().numpy(),
-                *_draw_columns(need.draws, self.spec.vocab_size),
+                *_draw_columns(need.draws, self.spec.num_logits),
                 choices,
                 _ints(need.logits),
                 _array(out.logits),
@@ -227,7 +242,7 @@ def _allocate(need: Need, num_nodes: int, spec: ModelSpec) -> PassOutput:
     """Memory for what the pass must hand back."""
     out = PassOutput()
     if need.logits:
-        out.logits = torch.empty(len(need.logits), spec.vocab_size)
+        out.logits = torch.empty(len(need.logits), spec.num_logits)
     if need.top_k and need.top_nodes:
         out.top_ids = torch.empty(len(need.top_nodes), need.top_k, dtype=torch.int32)
         out.top_logprobs = torch.empty(len(need.top_nodes), need.top_k)

@@ -7,16 +7,13 @@
     embedding   bfloat16 rows: memory-mapped, only rows that are used take memory
     streamed    everything else, in the order a pass reads it
 
-The key is a hash of the checkpoint's fingerprint, the format's version and all that shapes the layout. A file appears
-under its name only when it is whole: written aside, flushed to the disk, renamed. Processes take turns at a lock; the
-second finds the file there.
+The key is a hash of the checkpoint's fingerprint, the format's version and all that shapes the layout.
 """
 
 import hashlib
 import json
 import logging
 import os
-import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -24,11 +21,11 @@ from typing import IO, Any
 
 import numpy as np
 import torch
-from filelock import FileLock
 from torch import Tensor
 
 from foreword.config import ModelSpec
 from foreword.errors import CheckpointError, ConfigError
+from foreword.files import locked, sweep_parts, whole_file
 from foreword.runtime.base import WeightSource
 
 logger = logging.getLogger(__name__)
@@ -97,22 +94,12 @@ def read_header(path: Path) -> PackedHeader:
 
 def write_packed(path: Path, spec: ModelSpec, weights: WeightSource, dtype: str) -> None:
     """Quantise, pack and write, unless another process did so meanwhile; the file appears when it is whole."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    # The system frees the lock when its holder dies, so a part that is found under the lock is nobody's.
-    with FileLock(path.with_name(path.name + ".lock"), thread_local=False):
+    with locked(path):
         if path.is_file():
             return
-        for part in path.parent.glob(f"{path.stem}-*.part"):
-            part.unlink(missing_ok=True)
-        handle, name = tempfile.mkstemp(dir=path.parent, prefix=path.stem + "-", suffix=".part")
-        try:
-            with os.fdopen(handle, "wb") as file:
-                Packer(file, spec, weights, dtype).write_all()
-                file.flush()
-                os.fsync(file.fileno())
-            Path(name).replace(path)
-        finally:
-            Path(name).unlink(missing_ok=True)
+        sweep_parts(path)
+        with whole_file(path) as file:
+            Packer(file, spec, weights, dtype).write_all()
 
 
 class MatrixPacker:
@@ -181,7 +168,7 @@ class Packer:
         self.header.hot_begin = self._file.tell()
         for layer in range(spec.num_layers):
             self._write_layer(layer)
-        if self._weights.has_tensor("norm.weight"):
+        if spec.has_final_norm and self._weights.has_tensor("norm.weight"):
             self._write_vector("norm", self._tensor("norm.weight", (spec.hidden_size,)), _up(spec.hidden_size, 64))
         self._write_head()
         self.header.hot_end = self._file.tell()
@@ -197,19 +184,23 @@ class Packer:
     def _write_layer(self, layer: int) -> None:
         spec, prefix = self._spec, f"layers.{layer}."
         hidden, dim = _up(spec.hidden_size, 64), _up(spec.head_dim, 16)
-        for norm in ("attn_norm", "mlp_norm"):
+        for norm in ("attn_norm", "hidden_norm", "mlp_norm"):
             if self._weights.has_tensor(f"{prefix}{norm}.weight"):
                 self._write_vector(prefix + norm, self._tensor(f"{prefix}{norm}.weight", (spec.hidden_size,)), hidden)
         if spec.qk_norm:
             for norm in ("q_norm", "k_norm"):
                 self._write_vector(prefix + norm, self._tensor(f"{prefix}{norm}.weight", (spec.head_dim,)), dim)
         heads = {"q": spec.num_heads, "k": spec.num_kv_heads, "v": spec.num_kv_heads}
-        parts = [self._head_rows(f"{prefix}{name}.weight", count, spec.hidden_size) for name, count in heads.items()]
+        inputs = spec.qkv_input_size(layer)
+        parts = [self._head_rows(f"{prefix}{name}.weight", count, inputs) for name, count in heads.items()]
         bias = None
         if spec.qkv_bias:
             biases = [self._head_rows(f"{prefix}{name}.bias", count, None) for name, count in heads.items()]
             bias = torch.cat(biases)
-        self._write_matrix(prefix + "qkv", torch.cat(parts), hidden, bias)
+        qkv = torch.cat(parts)
+        if inputs > spec.hidden_size:  # each of the joined halves padded by itself
+            qkv = torch.cat([_pad(half, len(half), hidden) for half in qkv.split(spec.hidden_size, dim=1)], dim=1)
+        self._write_matrix(prefix + "qkv", qkv, hidden * (inputs // spec.hidden_size), bias)
         self._write_matrix(prefix + "o", self._head_columns(f"{prefix}o.weight"), _up(spec.num_heads * dim, 64), None)
         self._write_matrix(prefix + "gate_up", self._gate_up(prefix), hidden, None)
         down = self._tensor(f"{prefix}down.weight", (spec.hidden_size, spec.intermediate_size))
@@ -220,7 +211,7 @@ class Packer:
         name = "embed.weight" if spec.tied_head else "head.weight"
         if not self._weights.has_tensor(name):
             return
-        head = self._tensor(name, (spec.vocab_size, spec.hidden_size))
+        head = self._tensor(name, (spec.num_logits, spec.hidden_size))
         # int4 models keep an int8 head: it decides between tokens, and is read once.
         self._write_matrix("head", head, _up(spec.hidden_size, 64), None, bits=8)
 

@@ -1,10 +1,10 @@
 """Which runtime computes, with which numbers, and why."""
 
 import importlib.util
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from foreword.config import DTYPES, RUNTIMES, TORCH_DTYPES
+from foreword.config import DTYPES, KV_DTYPES, RUNTIMES, TORCH_DTYPES
 from foreword.errors import ConfigError, KernelError, UnknownNameError
 from foreword.runtime.base import Runtime
 
@@ -19,13 +19,29 @@ class RuntimeChoice:
     dtype: str
     device: str
     reason: str
+    kv_dtype: str = "float32"  # of cached keys and values; torch keeps them in its own dtype
 
 
-def choose_runtime(runtime: str = "auto", dtype: str = "auto", device: str = "auto") -> RuntimeChoice:
+def choose_runtime(
+    runtime: str = "auto", dtype: str = "auto", device: str = "auto", kv_dtype: str = "auto"
+) -> RuntimeChoice:
     """Resolve every "auto". `ConfigError` for names that do not exist or do not go together."""
-    for kind, name, allowed in (("runtime", runtime, RUNTIMES), ("dtype", dtype, DTYPES)):
+    names = (("runtime", runtime, RUNTIMES), ("dtype", dtype, DTYPES), ("kv_dtype", kv_dtype, KV_DTYPES))
+    for kind, name, allowed in names:
         if name not in allowed:
             raise UnknownNameError(kind, name, allowed)
+    choice = _choose(runtime, dtype, device)
+    if choice.name == "native":
+        return replace(choice, kv_dtype="float32" if kv_dtype == "auto" else kv_dtype)
+    if kv_dtype not in ("auto", choice.dtype):
+        raise ConfigError(
+            f"kv_dtype is {kv_dtype}, but the torch runtime keeps keys and values in the dtype it computes in, "
+            f"here {choice.dtype}; allowed: auto, {choice.dtype}, or the native runtime"
+        )
+    return replace(choice, kv_dtype=choice.dtype)
+
+
+def _choose(runtime: str, dtype: str, device: str) -> RuntimeChoice:
     if runtime == "native" and dtype in TORCH_DTYPES:
         raise ConfigError(f"the native runtime does not compute in {dtype}; allowed: auto, {', '.join(NATIVE_DTYPES)}")
     if runtime == "torch" and dtype in NATIVE_DTYPES:
@@ -60,7 +76,7 @@ def make_runtime(choice: RuntimeChoice, threads: int | None = None, cache_dir: P
     if choice.name == "native":
         from foreword.runtime.native_runtime import NativeRuntime
 
-        return NativeRuntime(dtype=choice.dtype, threads=threads, cache_dir=cache_dir)
+        return NativeRuntime(dtype=choice.dtype, threads=threads, cache_dir=cache_dir, kv_dtype=choice.kv_dtype)
     import torch
 
     from foreword.runtime.torch_runtime import TorchRuntime

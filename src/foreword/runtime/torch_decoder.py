@@ -38,7 +38,9 @@ class TorchDecoder:
         load = LayerLoader(spec, weights, device, dtype)
         table = (spec.vocab_size, spec.hidden_size)
         self._embedding = load.tensor("embed.weight", table) if load.has_tensor("embed.weight") else None
-        self._norm = load.norm("norm", spec.hidden_size) if load.has_tensor("norm.weight") else None
+        self._norm = (
+            load.norm("norm", spec.hidden_size) if spec.has_final_norm and load.has_tensor("norm.weight") else None
+        )
         self._head = self._load_head(load)
         self._layers = [load.layer(index) for index in range(spec.num_layers)]
         self._frequencies = inverse_frequencies(spec.rope, spec.head_dim, device)
@@ -73,7 +75,10 @@ class TorchDecoder:
     ) -> PassOutput:
         """Run all nodes of all requests through the layers; leaves their keys and values in the cache's scratch."""
         assert isinstance(cache, TorchKVCache), f"the cache is a {type(cache).__name__}, not this decoder's"
-        x = self._embed(batch) if inputs is None else self._checked_inputs(inputs, batch.num_nodes)
+        embedded = self._embed(batch) if inputs is None or self._spec.joins_embedding else None
+        x = embedded if inputs is None else self._checked_inputs(inputs, batch.num_nodes)
+        if x is None or (self._spec.joins_embedding and inputs is None):
+            raise ConfigError("the first layer joins embedding and input; give the pass its `inputs`")
         positions = torch.from_numpy(batch.positions).to(self._device)
         rope = rope_rows(positions, self._frequencies, self._dtype)
         spans = make_spans(batch, cache, self._spec.group_size, x)
@@ -81,7 +86,7 @@ class TorchDecoder:
         for index, layer in enumerate(self._layers):
             if index in need.taps:
                 taps[index] = x
-            x = layer(x, rope, spans, index)
+            x = layer(x, rope, spans, index, embedded if self._spec.joins_embedding and index == 0 else None)
         taps[len(self._layers)] = x
         return self._output(x, need, taps)
 
@@ -133,7 +138,7 @@ class TorchDecoder:
     def _load_head(self, load: LayerLoader) -> TorchLinear | None:
         """The head: the embedding itself when tied; None where the source has neither."""
         if not self._spec.tied_head and load.has_tensor("head.weight"):
-            return load.linear("head", self._spec.vocab_size, self._spec.hidden_size)
+            return load.linear("head", self._spec.num_logits, self._spec.hidden_size)
         if self._spec.tied_head and self._embedding is not None:
             return TorchLinear(self._embedding, None, self._device, self._dtype)
         return None

@@ -43,7 +43,8 @@ class TorchLayer:
     """Pre-norm attention and SwiGLU with residuals."""
 
     spec: ModelSpec
-    attn_norm: RMSNorm
+    attn_norm: RMSNorm | None
+    hidden_norm: RMSNorm | None  # where the embedding is joined: of the stream, `attn_norm` then of the embedding
     qkv: TorchLinear  # query, key and value heads one after the other
     qk_norm: tuple[RMSNorm, RMSNorm] | None  # over each query head, over each key head
     o: TorchLinear
@@ -52,10 +53,20 @@ class TorchLayer:
     down: TorchLinear
 
     def __call__(
-        self, x: Float[Tensor, "nodes hidden"], rope: RopeRows, spans: Sequence[Span], layer: int
+        self,
+        x: Float[Tensor, "nodes hidden"],
+        rope: RopeRows,
+        spans: Sequence[Span],
+        layer: int,
+        embedded: Float[Tensor, "nodes hidden"] | None = None,
     ) -> Float[Tensor, "nodes hidden"]:
-        """The residual stream after this layer, the `layer`-th of the cache."""
-        heads = self.qkv(self.attn_norm(x)).view(x.shape[0], -1, self.spec.head_dim)
+        """The residual stream after this layer, the `layer`-th of the cache. `embedded`: what is joined, if it is."""
+        read = x if self.attn_norm is None else self.attn_norm(x if embedded is None else embedded)
+        if self.hidden_norm is not None:
+            normed = self.hidden_norm(x)
+            read = torch.cat((read, normed), dim=-1)
+            x = normed if self.spec.norms_residual else x
+        heads = self.qkv(read).view(x.shape[0], -1, self.spec.head_dim)
         turned = heads[:, : self.spec.num_heads + self.spec.num_kv_heads]
         if self.qk_norm is not None:
             self._normalise(turned, *self.qk_norm)
@@ -72,8 +83,9 @@ class TorchLayer:
     @property
     def num_bytes(self) -> int:
         """Memory that the parameters take."""
-        norms = (self.attn_norm, self.mlp_norm, *(self.qk_norm or ()))
-        return sum(part.num_bytes for part in (*norms, self.qkv, self.o, self.gate_up, self.down))
+        norms = (self.attn_norm, self.hidden_norm, self.mlp_norm, *(self.qk_norm or ()))
+        parts = (*norms, self.qkv, self.o, self.gate_up, self.down)
+        return sum(part.num_bytes for part in parts if part is not None)
 
 
 class LayerLoader:
@@ -93,8 +105,9 @@ class LayerLoader:
         gate_up = {f"{prefix}gate": spec.intermediate_size, f"{prefix}up": spec.intermediate_size}
         return TorchLayer(
             spec=spec,
-            attn_norm=self.norm(f"{prefix}attn_norm", hidden),
-            qkv=self._fused(qkv, hidden, has_bias=spec.qkv_bias),
+            attn_norm=self.norm(f"{prefix}attn_norm", hidden) if spec.has_first_norm or index > 0 else None,
+            hidden_norm=self.norm(f"{prefix}hidden_norm", hidden) if spec.joins_embedding and index == 0 else None,
+            qkv=self._fused(qkv, spec.qkv_input_size(index), has_bias=spec.qkv_bias),
             qk_norm=(
                 (self.norm(f"{prefix}q_norm", spec.head_dim), self.norm(f"{prefix}k_norm", spec.head_dim))
                 if spec.qk_norm

@@ -67,11 +67,14 @@ def argmax(row: Float[Tensor, " n"]) -> int:
     return int(row.argmax())
 
 
-def perturbed(logits: Float[Tensor, " vocab"], warp: Warp, key: int) -> Float[Tensor, " vocab"]:
-    """Scores plus the noise of row `key` (no noise when greedy)."""
+def perturbed(
+    logits: Float[Tensor, " vocab"], warp: Warp, key: int, ids: Int[Tensor, " vocab"] | None = None
+) -> Float[Tensor, " vocab"]:
+    """Scores plus the noise of row `key` (no noise when greedy). `ids` (int32): whose scores they are, if not all."""
     if warp.is_greedy:
         return logits.float()
-    return warp_scores(logits, warp) + gumbel(key, logits.shape[-1], logits.device)
+    noise = gumbel(key, logits.shape[-1], logits.device) if ids is None else gumbel_of(token_bits(key, ids))
+    return warp_scores(logits, warp) + noise
 
 
 def threshold(scores: Float[Tensor, " vocab"], warp: Warp) -> float:

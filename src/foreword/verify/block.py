@@ -13,10 +13,13 @@ q_1..q_n:
 A prefix that failed below a longer one that passed is kept all the same. The numbers beyond the kept prefix have been
 looked at, so they may never be used again (`Sampler.step_key`); the drafter's draws there as well. Chosen guesses are
 point masses, as in `verify.rejection`; with temperature 0 the rule is matching.
+
+Of a tree of chosen guesses the most promising path is judged, as a chain: the law is kept, the other branches are read
+in vain. *rejection* makes use of them.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 
 import torch
 from jaxtyping import Float
@@ -26,10 +29,11 @@ from foreword.errors import ConfigError
 from foreword.sampling.drafting import DraftMode
 from foreword.sampling.sampler import Sampler
 from foreword.tree.draft_tree import DraftTree
-from foreword.verify.base import Answers, Ask, Matching, open_nodes
+from foreword.tree.merge import expected_probs
+from foreword.verify.base import Answers, Ask, Matching
 from foreword.verify.fresh_noise import Chance, FreshNoise
 from foreword.verify.rejection import refuse_loose_shape
-from foreword.verify.rows import TargetRows, draft_row, excess, normalised, ratio
+from foreword.verify.rows import TargetRows, ask_rows, draft_row, excess, normalised, ratio
 from foreword.verify.verdict import Verdict
 
 Row = Float[Tensor, " vocab"]
@@ -37,7 +41,7 @@ Row = Float[Tensor, " vocab"]
 
 @dataclass(frozen=True)
 class Block:
-    """Block verification, for chains."""
+    """Block verification, for chains and for one path of a chosen tree."""
 
     name: str = "block"
     is_lossless: bool = True
@@ -45,23 +49,38 @@ class Block:
     chance: Callable[[Sampler, int, int], Chance] = FreshNoise  # of a step, from sampler, root position and step
 
     def ask(self, tree: DraftTree, first_node: int, kv_len: int, sampler: Sampler) -> Ask:
-        """Logits at every open node; when greedy, what matching asks. `ConfigError` refuses what is no chain."""
-        if sampler.warp.is_greedy:
-            return Matching().ask(tree, first_node, kv_len, sampler)
+        """Logits along the judged path; when greedy, what matching asks. `ConfigError` for branches that were drawn."""
+        return ask_rows(tree, first_node, kv_len, sampler, self._judged_nodes)
+
+    def _judged_nodes(self, tree: DraftTree) -> Sequence[int]:
         refuse_loose_shape(tree, self.name)
-        if not tree.is_chain:
+        if not tree.is_chain and tree.has_drawn_nodes:
             raise ConfigError(
-                "verifier 'block' checks chains, and this drafter proposes a tree with branches; "
+                "verifier 'block' checks chains, and this drafter draws a tree with branches; "
                 "allowed: one guess after the other; use verifier 'rejection' or 'match'"
             )
-        return Ask(logits=[first_node + node for node in open_nodes(tree)])
+        return judged_path(tree)[tree.num_known - 1 :]
 
     def decide(self, tree: DraftTree, answers: Answers, sampler: Sampler) -> Verdict:
         """Judge every prefix; keep the longest that passes."""
         if sampler.warp.is_greedy:
             return Matching().decide(tree, answers, sampler)
+        path = judged_path(tree)
+        chain = tree if tree.is_chain else tree.subset(path)
         chance = self.chance(sampler, len(answers.token_ids) - 1, answers.step)
-        return verify_block(tree, TargetRows(tree, answers, sampler), chance)
+        verdict = verify_block(chain, TargetRows(chain, answers, sampler), chance)
+        return replace(verdict, path=tuple(path[node] for node in verdict.path))
+
+
+def judged_path(tree: DraftTree) -> Sequence[int]:
+    """All nodes of a chain; of a tree, those up to the leaf with the most expected accepted tokens before it."""
+    if tree.is_chain:
+        return range(tree.num_nodes)
+    probs = expected_probs(tree)
+    accepted = [0.0] * tree.num_nodes  # expected, along the path to each node
+    for node in range(tree.num_known, tree.num_nodes):
+        accepted[node] = accepted[tree.parents[node]] + probs[node]
+    return tree.path_to(max(range(tree.num_nodes), key=lambda node: (accepted[node], tree.depths[node], -node)))
 
 
 def verify_block(tree: DraftTree, target_row: Callable[[int], Row], chance: Chance) -> Verdict:

@@ -16,7 +16,7 @@ The output has the law of plain sampling but not its tokens: those depend on the
 rule is matching. All of it is float64; the comparison is strict, so that a token the target never says is never kept.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from jaxtyping import Float
@@ -28,7 +28,7 @@ from foreword.sampling.sampler import Sampler
 from foreword.tree.draft_tree import DraftTree
 from foreword.verify.base import Answers, Ask, Matching, open_nodes
 from foreword.verify.fresh_noise import Chance, FreshNoise
-from foreword.verify.rows import TargetRows, draft_row, excess, normalised, ratio, without
+from foreword.verify.rows import TargetRows, ask_rows, draft_row, excess, normalised, ratio, without
 from foreword.verify.verdict import Verdict
 
 Row = Float[Tensor, " vocab"]
@@ -45,10 +45,7 @@ class Rejection:
 
     def ask(self, tree: DraftTree, first_node: int, kv_len: int, sampler: Sampler) -> Ask:
         """Logits at every open node; when greedy, what matching asks. `ConfigError` refuses a tree of loose shape."""
-        if sampler.warp.is_greedy:
-            return Matching().ask(tree, first_node, kv_len, sampler)
-        refuse_loose_shape(tree, self.name)
-        return Ask(logits=[first_node + node for node in open_nodes(tree)])
+        return ask_rows(tree, first_node, kv_len, sampler, self._judged_nodes)
 
     def decide(self, tree: DraftTree, answers: Answers, sampler: Sampler) -> Verdict:
         """Walk down; at each node try its children in the order they were drawn."""
@@ -56,6 +53,10 @@ class Rejection:
             return Matching().decide(tree, answers, sampler)
         chance = self.chance(sampler, len(answers.token_ids) - 1, answers.step)
         return reject(tree, TargetRows(tree, answers, sampler), chance)
+
+    def _judged_nodes(self, tree: DraftTree) -> Sequence[int]:
+        refuse_loose_shape(tree, self.name)
+        return open_nodes(tree)
 
 
 def reject(tree: DraftTree, target_row: Callable[[int], Row], chance: Chance) -> Verdict:

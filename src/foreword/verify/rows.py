@@ -1,6 +1,6 @@
-"""The two distributions that a rule compares, in float64 on the CPU."""
+"""The two distributions that a rule compares, in float64 on the CPU, and how their logits are asked for."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import torch
 from jaxtyping import Float
@@ -10,7 +10,16 @@ from foreword.errors import ConfigError
 from foreword.sampling.sampler import Sampler
 from foreword.sampling.warp import to_probs
 from foreword.tree.draft_tree import DraftTree
-from foreword.verify.base import Answers, path_tokens
+from foreword.verify.base import Answers, Ask, Matching, path_tokens
+
+
+def ask_rows(
+    tree: DraftTree, first_node: int, kv_len: int, sampler: Sampler, nodes: Callable[[DraftTree], Iterable[int]]
+) -> Ask:
+    """Logits at `nodes(tree)`, which may refuse the tree; when greedy, what matching asks of any tree."""
+    if sampler.warp.is_greedy:
+        return Matching().ask(tree, first_node, kv_len, sampler)
+    return Ask(logits=[first_node + node for node in nodes(tree)])
 
 
 class TargetRows:

@@ -23,7 +23,7 @@ from foreword.sampling.drafting import DraftMode
 from foreword.sampling.sampler import Sampler
 from foreword.tree.draft_tree import DraftTree
 from foreword.verify.base import Answers, Ask, Matching, ShapedChoices, open_nodes
-from foreword.verify.rows import TargetRows
+from foreword.verify.rows import TargetRows, ask_rows
 from foreword.verify.verdict import Verdict
 
 
@@ -45,9 +45,7 @@ class Typical:
 
     def ask(self, tree: DraftTree, first_node: int, kv_len: int, sampler: Sampler) -> Ask:
         """Logits at every open node; when greedy, what matching asks."""
-        if sampler.warp.is_greedy:
-            return Matching().ask(tree, first_node, kv_len, sampler)
-        return Ask(logits=[first_node + node for node in open_nodes(tree)])
+        return ask_rows(tree, first_node, kv_len, sampler, open_nodes)
 
     def decide(self, tree: DraftTree, answers: Answers, sampler: Sampler) -> Verdict:
         """The longest path of plausible nodes, and the target's own draw after it."""
