@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import torch
 
-from foreword.draft.base import BaseDrafter, Plan, RequestView, known_ids
+from foreword.draft.base import BaseDrafter, Drawn, Plan, RequestView, known_ids
 from foreword.sampling.drafting import DraftMode, DraftPlace, DraftVocab, draw_drafts
 from foreword.tree.draft_tree import DraftTree
 from tests.support.toy_decoder import ToyDecoder
@@ -62,3 +62,24 @@ class SampledDrafter(BaseDrafter):
             parents.append(node)
             rows.append(drawn.row)
         return children
+
+
+class Reranked(SampledDrafter):
+    """Drops a drawn node because of its token."""
+
+    name = "reranked"
+    drawn = Drawn.LOOSE_TREES
+
+    def propose(self, requests, plans):
+        return [self._thinned(tree) for tree in super().propose(requests, plans)]
+
+    def _thinned(self, tree):
+        last = tree.num_nodes - 1
+        return tree.subset(range(last)) if tree.num_drafted and tree.token_ids[last] % 2 else tree
+
+
+class Branching(SampledDrafter):
+    """Every node that was drawn is there, branches too."""
+
+    name = "branching"
+    drawn = Drawn.TREES

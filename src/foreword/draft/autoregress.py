@@ -6,7 +6,7 @@ confidence.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -58,10 +58,10 @@ class _Job:
     known: Sequence[int]
     num_nodes: int
     depth: int
+    growth: TreeGrowth
     token_ids: list[int] = field(default_factory=list)
     probs: list[float] = field(default_factory=list)
     rows: list[Tensor | None] = field(default_factory=list)
-    growth: TreeGrowth = field(default_factory=TreeGrowth)
     is_done: bool = False
 
     def extend(self, guesses: Guesses, threshold: float) -> None:
@@ -99,11 +99,23 @@ class Autoregression:
         guesser: which tokens follow.
         width: candidates a level; 1 drafts chains. Rules that compare distributions get chains, whatever the width.
         threshold: a chain ends after a token that the drafter is less sure of.
+        tree_depth: most tokens in a row in a tree; a chain is as deep as its plan.
+        new_growth: how trees grow, by nodes and depth; by confidence unless given.
     """
 
-    def __init__(self, reader: DraftReader, guesser: Guesser, width: int = 1, threshold: float = 0.0) -> None:
+    def __init__(
+        self,
+        reader: DraftReader,
+        guesser: Guesser,
+        width: int = 1,
+        threshold: float = 0.0,
+        tree_depth: int | None = None,
+        new_growth: Callable[[int, int], TreeGrowth] | None = None,
+    ) -> None:
         self.reader, self.guesser, self.threshold = reader, guesser, threshold
         self.width = 1 if guesser.mode is DraftMode.OWN else width
+        self.tree_depth = tree_depth if self.width > 1 else None
+        self._new_growth = new_growth
 
     def propose(self, requests: Sequence[RequestView], plans: Sequence[Plan]) -> list[DraftTree]:
         """One tree a request; only the known tokens where nothing may be drafted."""
@@ -125,7 +137,11 @@ class Autoregression:
         if plan.num_nodes == 0 or plan.depth == 0 or not all_known:
             return None
         depth = min(plan.depth, plan.num_nodes, self.reader.room(request))
-        return _Job(request, index, known, plan.num_nodes, depth) if depth > 0 else None
+        depth = depth if self.tree_depth is None else min(depth, self.tree_depth)
+        if depth <= 0:
+            return None
+        growth = TreeGrowth() if self._new_growth is None else self._new_growth(plan.num_nodes, depth)
+        return _Job(request, index, known, plan.num_nodes, depth, growth)
 
     def _grow_chains(self, jobs: list[_Job]) -> None:
         feeds = [self.reader.unread(job.request) for job in jobs]

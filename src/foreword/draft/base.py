@@ -6,8 +6,10 @@ faster or slower, never change what is said. State is per request, from `start` 
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from enum import IntEnum
 from typing import Protocol
 
+from foreword.config import DEFAULT_SPECULATIVE_TOKENS
 from foreword.runtime.base import PassOutput
 from foreword.sampling.sampler import Sampler
 from foreword.tree.draft_tree import DraftTree
@@ -24,6 +26,15 @@ class Plan:
     depth: int  # most drafted tokens in a row
     drafter: str = "none"
     reason: str = ""
+
+
+class Drawn(IntEnum):
+    """What a drafter's trees are where it draws guesses at random (`DraftMode.OWN`): rules do not take all of them."""
+
+    NOTHING = 0  # all guesses are chosen, whatever the rule
+    CHAINS = 1  # one guess after another
+    TREES = 2  # with branches; every node that was drawn is there
+    LOOSE_TREES = 3  # nodes that were drawn may be missing (`DraftTree.shape_is_fixed`)
 
 
 @dataclass(frozen=True)
@@ -79,6 +90,11 @@ class RequestView(Protocol):
         """How the target draws; a drafter may use the same noise."""
         ...
 
+    @property
+    def reference_ids(self) -> Sequence[int]:
+        """A text that the answer is expected to resemble; empty where none was given. No part of `token_ids`."""
+        ...
+
 
 class Drafter(Protocol):
     """Proposes draft trees."""
@@ -91,6 +107,21 @@ class Drafter(Protocol):
     @property
     def need(self) -> DraftNeed:
         """What `observe` wants of every pass."""
+        ...
+
+    @property
+    def drawn(self) -> Drawn:
+        """What it draws at random where the verifier wants that."""
+        ...
+
+    @property
+    def uses_reference(self) -> bool:
+        """Whether it looks at `RequestView.reference_ids`."""
+        ...
+
+    @property
+    def default_num_nodes(self) -> int:
+        """Most drafted nodes a step, where the user names no number."""
         ...
 
     def start(self, request: RequestView) -> None:
@@ -127,6 +158,9 @@ class BaseDrafter:
 
     name = "base"
     need = DraftNeed()
+    drawn = Drawn.NOTHING
+    uses_reference = False
+    default_num_nodes = DEFAULT_SPECULATIVE_TOKENS
 
     def start(self, request: RequestView) -> None:
         """Nothing to prepare."""

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from foreword.config import DraftConfig
-from foreword.draft.base import BaseDrafter, Drafter, DraftNeed, Plan, RequestView, known_ids
+from foreword.draft.base import BaseDrafter, Drafter, DraftNeed, Drawn, Plan, RequestView, known_ids
 from foreword.errors import ConfigError
 from foreword.runtime.base import PassOutput
 from foreword.target.target import Target
@@ -41,7 +41,12 @@ class CascadeDrafter(BaseDrafter):
             taps=tuple(sorted({tap for drafter in drafters for tap in drafter.need.taps})),
             hidden=any(drafter.need.hidden for drafter in drafters),
             top_k=max(drafter.need.top_k for drafter in drafters),
+            top_of_known=any(drafter.need.top_k > 0 and drafter.need.top_of_known for drafter in drafters),
         )
+        # Merged proposals no longer say what their nodes were drawn from (`tree.merge`).
+        self.drawn = Drawn.NOTHING if is_merging else max(drafter.drawn for drafter in drafters)
+        self.uses_reference = any(drafter.uses_reference for drafter in drafters)
+        self.default_num_nodes = max(drafter.default_num_nodes for drafter in drafters)
         self._proposals: dict[int, list[DraftTree]] = {}  # by request: each drafter's own
 
     def start(self, request: RequestView) -> None:
@@ -77,10 +82,14 @@ class CascadeDrafter(BaseDrafter):
         output: PassOutput,
     ) -> None:
         """Each drafter sees its own trees, and what became of them."""
+        top_nodes = self.need.top_nodes(trees, batch.starts)
         for turn, drafter in enumerate(self.drafters):
             own_trees = [self._proposals[request.request_id][turn] for request in requests]
-            seen = _own_share(own_trees, trees, verdicts, batch)
-            own_output = self._own_output(drafter, output, seen)
+            if drafter.need.taps or drafter.need.hidden:  # features of all that was committed, whoever proposed it
+                seen = _Share(trees, verdicts, batch, None)
+            else:
+                seen = _own_share(own_trees, trees, verdicts, batch)
+            own_output = self._own_output(drafter, output, seen, top_nodes)
             drafter.observe(requests, seen.trees, seen.verdicts, seen.batch, own_output)
 
     def _share(self, request: RequestView, plan: Plan, turn: int) -> Plan:
@@ -110,22 +119,24 @@ class CascadeDrafter(BaseDrafter):
                 return tree
         return next((tree for tree in reversed(proposals) if tree.num_drafted > 0), proposals[0])
 
-    def _own_output(self, drafter: Drafter, output: PassOutput, seen: "_Share") -> PassOutput:
-        """The part of a pass's output that a drafter asked for, on its own nodes."""
+    def _own_output(self, drafter: Drafter, output: PassOutput, seen: "_Share", top_nodes: Sequence[int]) -> PassOutput:
+        """The part of a pass's output that a drafter asked for, on its own nodes; `top_nodes` the cascade asked for."""
         need, rows = drafter.need, seen.rows
 
         def own(tensor: torch.Tensor | None, rows: Sequence[int] | None = rows) -> torch.Tensor | None:
             return tensor if tensor is None or rows is None else tensor[torch.as_tensor(rows, device=tensor.device)]
 
-        top_rows = rows
-        if not need.top_of_known:  # the cascade itself asks for every node
+        top_ids = top_logprobs = None
+        if need.top_k:
             nodes = need.top_nodes(seen.trees, seen.batch.starts)
-            top_rows = nodes if rows is None else [rows[node] for node in nodes]
-        top_ids, top_logprobs = own(output.top_ids, top_rows), own(output.top_logprobs, top_rows)
+            nodes = nodes if rows is None else [rows[node] for node in nodes]
+            row_of = {node: row for row, node in enumerate(top_nodes)}
+            top_rows = None if nodes == top_nodes else [row_of[node] for node in nodes]
+            top_ids, top_logprobs = own(output.top_ids, top_rows), own(output.top_logprobs, top_rows)
         taps = own(output.taps)
         return PassOutput(
-            top_ids=top_ids[:, : need.top_k] if top_ids is not None and need.top_k else None,
-            top_logprobs=top_logprobs[:, : need.top_k] if top_logprobs is not None and need.top_k else None,
+            top_ids=top_ids[:, : need.top_k] if top_ids is not None else None,
+            top_logprobs=top_logprobs[:, : need.top_k] if top_logprobs is not None else None,
             taps=taps[:, [self.need.taps.index(tap) for tap in need.taps]] if taps is not None and need.taps else None,
             hidden=own(output.hidden) if need.hidden else None,
         )

@@ -12,7 +12,7 @@ from typing import final
 
 from foreword.config import DraftConfig
 from foreword.draft.autoregress import Autoregression
-from foreword.draft.base import BaseDrafter, Plan, RequestView
+from foreword.draft.base import BaseDrafter, Drawn, Plan, RequestView
 from foreword.draft.follower import Follower
 from foreword.draft.guesser import Guesser
 from foreword.errors import ConfigError
@@ -37,6 +37,7 @@ class ModelDrafter(BaseDrafter):
     """
 
     name = "draft_model"
+    drawn = Drawn.CHAINS  # whatever `draft_tree_width`: see `Autoregression`
 
     def __init__(
         self, decoder: Decoder, target_vocab_size: int, config: DraftConfig, vocab_size: int | None = None
@@ -46,7 +47,7 @@ class ModelDrafter(BaseDrafter):
         self.follower = Follower(decoder, draft_rows)
         guesser = Guesser(DraftVocab(target_vocab_size, vocab_size), draft_rows, DraftMode[config.draft_noise.upper()])
         self.autoregression = Autoregression(
-            self.follower, guesser, config.draft_tree_width, config.draft_confidence_threshold
+            self.follower, guesser, config.draft_tree_width or 1, config.draft_confidence_threshold
         )
 
     def start(self, request: RequestView) -> None:

@@ -4,7 +4,9 @@ Under *match* a sampled request's guesses are drawn with the target's own noise:
 scores, which are the target's draws wherever the two distributions agree. Greedy takes the k likeliest. Rules that
 compare distributions get true samples and the rows they came from (`sampling.drafting`).
 
-Where one token is enough and nothing shapes the request, the draw happens inside the pass; else its logits come out.
+Where nothing shapes the request, little comes out of the pass: greedy its likeliest tokens; sampled the draw itself
+where one token is enough, else the `CANDIDATES` likeliest, among which the draw is made (what lies behind them is rarely
+drawn, and then not guessed). A request that is shaped by its history gets its logits.
 """
 
 import logging
@@ -22,6 +24,8 @@ from foreword.sampling.sampler import Draw
 from foreword.sampling.warp import NEVER, perturbed
 
 logger = logging.getLogger(__name__)
+
+CANDIDATES = 64  # likeliest tokens among which several guesses, or those of a reduced vocabulary, are drawn
 
 
 @dataclass(frozen=True)
@@ -59,56 +63,81 @@ class Guesser:
 
     def __init__(self, vocab: DraftVocab, draft_size: int, mode: DraftMode = DraftMode.SHARED) -> None:
         self.vocab, self.mode = vocab, mode
-        self._has_spare_rows = draft_size != len(vocab.ids) or not vocab.is_identity
+        self._draft_size, self._has_spare_rows = draft_size, draft_size != len(vocab.ids)
+        self._target_ids = None if vocab.is_identity else vocab.ids.tolist()  # of each row
         self._warned = False
 
     def need(self, spots: Sequence[Spot], k: int) -> Need:
         """What the pass must hand back for up to `k` guesses after each spot."""
-        fused = [spot for spot in spots if self._is_fused(spot, k)]
+        fused = [spot for spot in spots if self._is_fused(spot)]
+        drawn = [spot for spot in fused if self._is_drawn_inside(spot, k)]
+        chosen = sum(spot.request.sampler.warp.is_greedy for spot in fused)
+        num_top = CANDIDATES if len(fused) > len(drawn) + chosen else k
         return Need(
-            draws=[_draw(spot) for spot in fused if not spot.request.sampler.warp.is_greedy],
-            logits=[spot.node for spot in spots if not self._is_fused(spot, k)],
-            top_k=k if fused else 0,
+            draws=[_draw(spot) for spot in drawn],
+            logits=[spot.node for spot in spots if not self._is_fused(spot)],
+            top_k=min(max(num_top, k), self._draft_size) if fused else 0,
             top_nodes=[spot.node for spot in fused],
         )
 
     def guesses(self, output: PassOutput, spots: Sequence[Spot], k: int) -> list[Guesses]:
         """The guesses of each spot, from the pass that `need` asked for."""
         top_ids = output.top_ids.tolist() if output.top_ids is not None else []
-        top_logprobs = output.top_logprobs.tolist() if output.top_logprobs is not None else []
         found, num_top, num_draws, num_logits = [], 0, 0, 0
         for spot in spots:
-            if not self._is_fused(spot, k):
+            if not self._is_fused(spot):
                 assert output.logits is not None, "logits were asked for"
                 found.append(self._from_logits(output.logits[num_logits], spot, k))
                 num_logits += 1
                 continue
-            token_ids, log_probs = top_ids[num_top], top_logprobs[num_top]
+            assert output.top_logprobs is not None, "the likeliest were asked for"
+            rows, log_probs = top_ids[num_top], output.top_logprobs[num_top]
             num_top += 1
-            if not spot.request.sampler.warp.is_greedy:
-                token_ids = [output.choices[num_draws]]
+            if self._is_drawn_inside(spot, k):
+                found.append(self._checked([output.choices[num_draws]], [math.exp(log_probs[0])]))
                 num_draws += 1
-            found.append(self._checked(token_ids, [math.exp(p) for p in log_probs]))
+            elif spot.request.sampler.warp.is_greedy:
+                probs = [math.exp(p) for p in log_probs[:k].tolist()]
+                found.append(self._checked(self._named(rows[:k]), probs))
+            else:
+                found.append(self._drawn(log_probs, self._named(rows), spot, k))
         return found
 
-    def _is_fused(self, spot: Spot, k: int) -> bool:
+    def _is_fused(self, spot: Spot) -> bool:
+        """Whether the pass names tokens; else its logits come out."""
         sampler = spot.request.sampler
         if self._has_spare_rows or sampler.shaper is not None:
             return False
-        return sampler.warp.is_greedy or (self.mode is DraftMode.SHARED and k == 1)
+        return sampler.warp.is_greedy or self.mode is DraftMode.SHARED
+
+    def _is_drawn_inside(self, spot: Spot, k: int) -> bool:
+        """Noise belongs to the target's ids, and a pass knows those of its own rows alone."""
+        return not spot.request.sampler.warp.is_greedy and k == 1 and self._target_ids is None
+
+    def _named(self, rows: list[int]) -> list[int]:
+        """The target's ids of rows of the head."""
+        return rows if self._target_ids is None else [self._target_ids[row] for row in rows]
 
     def _from_logits(self, logits: Tensor, spot: Spot, k: int) -> Guesses:
         request, sampler = spot.request, spot.request.sampler
         logits = logits[: len(self.vocab.ids)]
         logits = shape_draft(logits, sampler, self.vocab, [*request.token_ids, *spot.path], request.prompt_len)
+        best = float(logits.max())
+        if best == NEVER or math.isnan(best):  # the request allows nothing that this vocabulary has; or damaged weights
+            return self._checked([], [] if best == NEVER else [best])
         if self.mode is DraftMode.OWN and not sampler.warp.is_greedy:
             place = DraftPlace(spot.position, len(request.token_ids) - 1, spot.tree_node)
             drawn = draw_drafts(logits, sampler, k, place, self.mode, self.vocab)
             return Guesses(drawn.token_ids, drawn.probs, drawn.row)
-        full = self.vocab.to_target(logits.float(), NEVER)
-        scores = perturbed(full, sampler.warp, sampler.key(spot.position))
-        values, ids = torch.topk(torch.softmax(scores, dim=-1), min(k, len(self.vocab.ids)))
-        return self._checked(ids.tolist(), values.tolist())
+        return self._drawn(logits, self.vocab.ids, spot, k)
+
+    def _drawn(self, scores: Tensor, ids: list[int] | Tensor, spot: Spot, k: int) -> Guesses:
+        """The k best of the scores of some tokens with the target's noise (greedy: without)."""
+        sampler = spot.request.sampler
+        ids = torch.as_tensor(ids, dtype=torch.int32, device=scores.device)
+        noisy = perturbed(scores, sampler.warp, sampler.key(spot.position), ids)
+        values, best = torch.topk(torch.softmax(noisy, dim=-1), min(k, len(ids)))
+        return self._checked(ids[best].tolist(), values.tolist())
 
     def _checked(self, token_ids: list[int], probs: list[float]) -> Guesses:
         """No guesses from numbers that are none: said once, since drafting would go on in vain."""

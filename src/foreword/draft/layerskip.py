@@ -10,7 +10,7 @@ from typing import final
 
 from foreword.config import DraftConfig
 from foreword.draft.autoregress import Autoregression
-from foreword.draft.base import BaseDrafter, Plan, RequestView
+from foreword.draft.base import BaseDrafter, Drawn, Plan, RequestView
 from foreword.draft.guesser import Guesser
 from foreword.errors import ConfigError
 from foreword.runtime.base import Need, PassOutput
@@ -69,6 +69,7 @@ class LayerSkipDrafter(BaseDrafter):
     """Drafts with the first `exit_layer` layers of the target."""
 
     name = "layerskip"
+    drawn = Drawn.CHAINS  # whatever `draft_tree_width`: see `Autoregression`
 
     def __init__(self, target: Target, config: DraftConfig) -> None:
         num_layers = target.spec.num_layers
@@ -80,7 +81,7 @@ class LayerSkipDrafter(BaseDrafter):
         vocab_size = target.spec.vocab_size
         guesser = Guesser(DraftVocab(vocab_size), vocab_size, DraftMode[config.draft_noise.upper()])
         self.autoregression = Autoregression(
-            FirstLayers(target, exit_layer), guesser, config.draft_tree_width, config.draft_confidence_threshold
+            FirstLayers(target, exit_layer), guesser, config.draft_tree_width or 1, config.draft_confidence_threshold
         )
 
     def propose(self, requests: Sequence[RequestView], plans: Sequence[Plan]) -> list[DraftTree]:

@@ -7,6 +7,7 @@ request's course does not depend on those before it.
 import json
 import logging
 from collections import deque
+from contextlib import suppress
 from pathlib import Path
 
 from foreword.draft.suffix_tree import SuffixTree, Text
@@ -70,10 +71,23 @@ class PastOutputs:
         for number, line in enumerate(lines[first:], first + 1):
             self.add(_parsed(line, f"line {number} of {file}", vocab_size))
         if len(lines) > 2 * max(len(self._texts), 1):
-            kept = lines[len(lines) - len(self._texts) :]
-            scratch = file.with_suffix(file.suffix + ".new")
-            scratch.write_text("".join(line + "\n" for line in kept))
-            scratch.replace(file)
+            _rewrite(file, lines[len(lines) - len(self._texts) :])
+
+
+def _rewrite(file: Path, lines: list[str]) -> None:
+    """Let a file hold these lines alone. Where that fails it stays as it is: nothing depends on its being short."""
+    scratch = file.with_suffix(file.suffix + ".new")
+    try:
+        scratch.write_text("".join(line + "\n" for line in lines))
+        scratch.replace(file)
+    except OSError as error:
+        with suppress(OSError):
+            scratch.unlink(missing_ok=True)
+        logger.warning(
+            "past outputs in %s are used, but the file cannot be shortened: %s; give it a folder that can be written",
+            file,
+            error,
+        )
 
 
 def _lines(file: Path) -> list[str]:

@@ -8,6 +8,7 @@ from foreword.errors import UnknownNameError
 from foreword.target.target import Target
 
 DRAFTERS: dict[str, str] = {
+    "auto": "foreword.draft.auto",
     "none": "foreword.draft.none",
     "ngram": "foreword.draft.ngram",
     "suffix": "foreword.draft.suffix",
@@ -15,6 +16,9 @@ DRAFTERS: dict[str, str] = {
     "lookahead": "foreword.draft.lookahead",
     "layerskip": "foreword.draft.layerskip",
     "draft_model": "foreword.draft.draft_model",
+    "eagle": "foreword.draft.eagle.drafter",
+    "eagle2": "foreword.draft.eagle.drafter",
+    "eagle3": "foreword.draft.eagle.drafter",
 }
 
 

@@ -1,6 +1,7 @@
 """Suffix decoding: what followed the longest earlier occurrences of the text's end, weighted by how often [oliaro24].
 
-Looked up in a suffix tree of the request's own text and, where asked, in one of past answers. The end of the text is
+Looked up in a suffix tree of the request's own text, which holds its reference too, and, where asked, in one of past
+answers. The end of the text is
 tried at several lengths: a short suffix has been seen more often, a long one says more. The guess with the most
 expected accepted tokens wins; among equals the longer match, then the request's own text. How much is guessed grows
 with the match.
@@ -27,6 +28,7 @@ class SuffixDrafter(BaseDrafter):
     """A chain or a small tree of the likeliest continuations; deterministic."""
 
     name = "suffix"
+    uses_reference = True
 
     def __init__(self, config: DraftConfig, vocab_size: int) -> None:
         self.max_depth = config.suffix_decoding_max_tree_depth
@@ -37,7 +39,7 @@ class SuffixDrafter(BaseDrafter):
         self._requests: dict[int, tuple[SuffixTree, Text]] = {}
 
     def start(self, request: RequestView) -> None:
-        """Begin an empty tree; the prompt enters it with the first proposal."""
+        """Begin an empty tree; reference and prompt enter it with the first proposal."""
         self._requests[request.request_id] = (SuffixTree(self.max_depth), Text())
 
     def stop(self, request: RequestView) -> None:
@@ -64,6 +66,8 @@ class SuffixDrafter(BaseDrafter):
 
     def _best_guess(self, request: RequestView, plan: Plan) -> Guess:
         tree, text = self._requests[request.request_id]
+        if not text.tokens and request.reference_ids:
+            tree.extend(Text(), request.reference_ids)
         tree.extend(text, request.token_ids[len(text.tokens) :])
         best, best_score = Guess(), 0.0
         for (match_len, entry), own_text in self._matches(text):

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 from foreword.engine.idle import IdleRegions
 from foreword.engine.request import Request
 from foreword.engine.stats import EngineStats
-from foreword.engine.step import StepParts, StepRecord, speculative_step
+from foreword.engine.step import StepParts, StepRecord, StepTimes, speculative_step
 from foreword.errors import CapacityError
 
 logger = logging.getLogger(__name__)
@@ -58,14 +58,19 @@ class Engine:
             batch = self._select()
             if not batch:
                 return None
-            start_s = time.perf_counter()
+            start_s, stats = time.perf_counter(), self.stats
+            draft_s, target_s = stats.draft_s, stats.target_s
             try:
                 record = speculative_step(batch, self.parts)
             except BaseException as error:
                 self._fail(batch, error)  # a failed pass leaves no half-known state behind
                 raise
-            self.stats.num_steps += 1
-            self.stats.total_s += time.perf_counter() - start_s
+            total_s = time.perf_counter() - start_s
+            stats.num_steps += 1
+            stats.total_s += total_s
+            self.parts.controller.observe(
+                batch, record, StepTimes(total_s, stats.draft_s - draft_s, stats.target_s - target_s)
+            )
             for request in batch:
                 if request.is_finished:
                     self._release(request)

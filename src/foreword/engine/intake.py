@@ -1,21 +1,26 @@
 """From prompts and options to requests: everything that can be wrong with them is said here, before anything runs."""
 
 from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, TypeVar
 
-from foreword.checkpoint.checkpoint import Checkpoint
 from foreword.engine.prompts import Prompt, given_ids, prompt_ids
 from foreword.engine.request import Request
 from foreword.engine.text import AnswerText
 from foreword.errors import ConfigError, PromptTooLongError
+from foreword.sampling.drafting_params import DraftingParams
 from foreword.sampling.grammar import Grammar
 from foreword.sampling.params import SamplingParams
 from foreword.sampling.walker import GrammarCompiler, GrammarWalker
+from foreword.target.source import ModelSource
+
+T = TypeVar("T")
 
 
 class Intake:
     """Makes requests for one model. Tokenizer and grammar compiler are made at their first use."""
 
-    def __init__(self, checkpoint: Checkpoint) -> None:
+    def __init__(self, checkpoint: ModelSource) -> None:
         self._checkpoint = checkpoint
         self._grammars: GrammarCompiler | None = None
 
@@ -32,19 +37,38 @@ class Intake:
         self,
         prompts: Sequence[Prompt],
         params: SamplingParams | Sequence[SamplingParams] | None,
+        drafting: DraftingParams | Sequence[DraftingParams | None] | None = None,
         *,
         streams: bool = False,
     ) -> list[Request]:
         """`n` requests a prompt, samples of a prompt side by side; `streams` gives each its growing text."""
-        if params is None or isinstance(params, SamplingParams):
-            params = [params or SamplingParams()] * len(prompts)
-        if len(params) != len(prompts):
-            raise ConfigError(f"{len(params)} sampling params for {len(prompts)} prompts; give one, or one a prompt")
+        params = _one_each(params, SamplingParams(), len(prompts), "sampling params")
+        drafting = self._with_reference_ids(_one_each(drafting, DraftingParams(), len(prompts), "drafting params"))
         made: list[Request] = []
-        for prompt, options in zip(prompts, params, strict=True):
+        for prompt, options, drafts in zip(prompts, params, drafting, strict=True):
             token_ids, ready = self.encode(prompt), self._checked(options)
-            made += [self._request(token_ids, ready, sample, streams) for sample in range(ready.n)]
+            made += [self._request(token_ids, ready, drafts, sample, streams) for sample in range(ready.n)]
         return made
+
+    def _with_reference_ids(self, drafting: Sequence[DraftingParams]) -> list[DraftingParams]:
+        """With ids for texts, checked against the vocabulary. Equal ones are worked out once."""
+        ready = {given: given for given in drafting}
+        for given in ready:
+            if given.reference:
+                ready[given] = replace(given, reference=self._reference_ids(given.reference))
+        return [ready[given] for given in drafting]
+
+    def _reference_ids(self, reference: str | Sequence[int]) -> Sequence[int]:
+        if isinstance(reference, str):
+            reference = self._checkpoint.tokenizer.encode(reference, add_special_tokens=False)
+        vocab_size = self._checkpoint.spec.vocab_size
+        for token in reference:
+            if not 0 <= token < vocab_size:
+                raise ConfigError(
+                    f"the reference has token id {token}, which is outside the model's vocabulary; "
+                    f"allowed: 0 to {vocab_size - 1}"
+                )
+        return reference
 
     def _checked(self, params: SamplingParams) -> SamplingParams:
         """With ids for texts and one seed for all samples."""
@@ -54,7 +78,9 @@ class Intake:
         params.check_vocabulary(self._checkpoint.spec.vocab_size)
         return params.with_seed()
 
-    def _request(self, token_ids: list[int], params: SamplingParams, sample: int, streams: bool) -> Request:
+    def _request(
+        self, token_ids: list[int], params: SamplingParams, drafting: DraftingParams, sample: int, streams: bool
+    ) -> Request:
         text = None
         if streams or params.stop:
             text = AnswerText(self._checkpoint.tokenizer.stream(), params.stop, params.min_tokens)
@@ -66,6 +92,7 @@ class Intake:
             sample_index=sample,
             text=text,
             grammar=None if params.grammar is None else self._walker(params.grammar),
+            drafting=drafting,
         )
 
     def _walker(self, grammar: Grammar) -> GrammarWalker:
@@ -73,3 +100,17 @@ class Intake:
         if self._grammars is None:
             self._grammars = GrammarCompiler(checkpoint.tokenizer, checkpoint.spec.vocab_size, checkpoint.eos_token_ids)
         return self._grammars.compile(grammar)
+
+
+def _one_each(given: Any, default: T, num_prompts: int, words: str) -> list[T]:
+    """Options a prompt, where one for all, one a prompt, or none were given."""
+    kind = type(default)
+    if given is None or isinstance(given, kind):
+        return [default if given is None else given] * num_prompts
+    each = list(given) if isinstance(given, Sequence) else [given]
+    wrong = [item for item in each if item is not None and not isinstance(item, kind)]
+    if wrong:
+        raise ConfigError(f"{words} are {wrong[0]!r}; allowed: one {kind.__name__}, or a list of one a prompt")
+    if len(each) != num_prompts:
+        raise ConfigError(f"{len(each)} {words} for {num_prompts} prompts; give one, or one a prompt")
+    return [default if item is None else item for item in each]

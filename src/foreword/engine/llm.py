@@ -1,6 +1,7 @@
 """For people in a hurry: `LLM().generate("Once upon a time")`."""
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -9,18 +10,22 @@ from typing import Any
 from foreword.checkpoint.tokenizer import Tokenizer
 from foreword.config import DraftConfig, draft_config, parse_draft_config
 from foreword.draft.registry import check_drafter_name, make_drafter
-from foreword.engine.controller import FixedController
 from foreword.engine.engine import Engine
 from foreword.engine.intake import Intake
+from foreword.engine.pairs import check_pair
+from foreword.engine.policy import check_policy, make_controller
 from foreword.engine.prompts import Prompt, split_prompts
 from foreword.engine.request import Request
 from foreword.engine.result import Piece, Result
 from foreword.engine.step import StepParts
 from foreword.errors import ConfigError
+from foreword.sampling.drafting_params import DraftingParams
 from foreword.sampling.params import SamplingParams
 from foreword.target.load import LoadedModel, load_model
 from foreword.target.target import Target
 from foreword.verify.base import Verifier, make_verifier
+
+logger = logging.getLogger(__name__)
 
 
 class LLM:
@@ -32,6 +37,8 @@ class LLM:
         num_speculative_tokens: most drafted tokens a step.
         verifier: how drafts are checked, by name or as an object; "match" keeps the very tokens of plain decoding.
         batch_size: most requests that run side by side.
+        policy: who decides how much to draft: "fixed", "history" or "adaptive" (only what pays here and now).
+            Default: adaptive for drafter "auto", fixed for the others.
         speculative_config: the same as a mapping in `drafter`, under the name that vLLM's users know.
 
     The rest is passed to `load_model`. Wrong values raise `ConfigError` before anything is loaded.
@@ -46,12 +53,15 @@ class LLM:
         speculative_config: Mapping[str, Any] | None = None,
         verifier: str | Verifier = "match",
         batch_size: int = 8,
+        policy: str | None = None,
         **load_options: Any,
     ) -> None:
         if speculative_config is not None:
             drafter = parse_draft_config(speculative_config)
         self.config = draft_config(drafter, num_speculative_tokens)
         check_drafter_name(self.config.method)
+        policy = policy or ("adaptive" if self.config.method == "auto" else "fixed")
+        check_policy(policy)
         rule = make_verifier(verifier)
         if batch_size < 1:
             raise ConfigError(f"batch_size is {batch_size}; allowed: 1 or above")
@@ -60,11 +70,28 @@ class LLM:
         self.model = model if isinstance(model, LoadedModel) else load_model(model, **load_options)
         target = Target(self.model.decoder, self.model)
         drafter_ = make_drafter(replace(self.config, draft_noise=rule.draft_mode.name.lower()), target)
+        check_pair(drafter_, rule)
+        self._warns_of_reference = self.config.method != "none" and not drafter_.uses_reference
         # Without a drafter nothing is planned, so that not even the tokens that a grammar forces are drafted.
-        num_nodes = 0 if self.config.method == "none" else self.config.num_speculative_tokens
-        controller = FixedController(num_nodes, self.config.method)
+        if self.config.num_speculative_tokens is None:
+            self.config = replace(self.config, num_speculative_tokens=drafter_.default_num_nodes)
+        num_nodes = 0 if self.config.method == "none" else self.config.num_speculative_tokens or 0
+        controller = make_controller(policy if num_nodes else "fixed", target, num_nodes, self.config.method)
         self.engine = Engine(StepParts(controller, drafter_, target, rule), batch_size, num_idle=batch_size)
         self._intake = Intake(self.model.checkpoint)
+
+    @classmethod
+    def from_transformers(
+        cls, model: Any, tokenizer: Any, drafter: str | DraftConfig | Mapping[str, Any] = "ngram", **options: Any
+    ) -> "LLM":
+        """A model that transformers holds, with its tokenizer: any that attends in all its layers.
+
+        The weights are shared, not copied. `UnsupportedModelError` says why a model cannot read trees of drafts. The
+        options are those of `LLM`, without those of loading.
+        """
+        from foreword.target.hf_load import adopt_model
+
+        return cls(adopt_model(model, tokenizer), drafter, **options)
 
     @property
     def tokenizer(self) -> Tokenizer:
@@ -75,37 +102,64 @@ class LLM:
         self,
         prompts: Prompt | Sequence[Prompt],
         params: SamplingParams | Sequence[SamplingParams] | None = None,
+        *,
+        drafting: DraftingParams | Sequence[DraftingParams | None] | None = None,
     ) -> list[Result]:
         """Answer one prompt or many, in order. A prompt is plain text, token ids or chat messages.
 
-        Every prompt is checked before any is run. With `n` answers a prompt, those of a prompt follow each other
-        (`Result.sample_index`).
+        `params` and `drafting` are one for all prompts, or one a prompt; drafting params change how fast an answer
+        comes. Every prompt is checked before any is run. With `n` answers a prompt, those of a prompt follow each
+        other (`Result.sample_index`).
         """
-        return list(self.iterate(prompts, params))
+        return list(self.iterate(prompts, params, drafting=drafting))
 
     def iterate(
         self,
         prompts: Prompt | Sequence[Prompt],
         params: SamplingParams | Sequence[SamplingParams] | None = None,
+        *,
+        drafting: DraftingParams | Sequence[DraftingParams | None] | None = None,
     ) -> Iterator[Result]:
         """As `generate`, but each answer as soon as it and those before it are there."""
-        return self._results(self._intake.requests(split_prompts(prompts), params))
+        return self._results(self._requests(split_prompts(prompts), params, drafting))
 
-    def stream(self, prompt: Prompt, params: SamplingParams | None = None) -> Iterator[Piece]:
+    def stream(
+        self, prompt: Prompt, params: SamplingParams | None = None, *, drafting: DraftingParams | None = None
+    ) -> Iterator[Piece]:
         """Answer one prompt, piece by piece. A reader that goes away frees the request.
 
         No piece ends inside a character or shows the beginning of a stop string. With `n` answers their pieces come in
         turn (`Piece.sample_index`).
         """
-        return self._pieces(self._intake.requests([prompt], params, streams=True))
+        return self._pieces(self._requests([prompt], params, drafting, streams=True))
 
-    def astream(self, prompt: Prompt, params: SamplingParams | None = None) -> AsyncIterator[Piece]:
+    def astream(
+        self, prompt: Prompt, params: SamplingParams | None = None, *, drafting: DraftingParams | None = None
+    ) -> AsyncIterator[Piece]:
         """As `stream`, for `async for`. Passes run in a thread, so the event loop stays free and streams share them."""
-        return self._async_pieces(self._intake.requests([prompt], params, streams=True))
+        return self._async_pieces(self._requests([prompt], params, drafting, streams=True))
 
     def encode(self, prompt: Prompt) -> list[int]:
         """Token ids of a prompt, checked against the vocabulary and the context; `ConfigError` says what is wrong."""
         return self._intake.encode(prompt)
+
+    def _requests(
+        self,
+        prompts: Sequence[Prompt],
+        params: SamplingParams | Sequence[SamplingParams] | None,
+        drafting: DraftingParams | Sequence[DraftingParams | None] | None,
+        streams: bool = False,
+    ) -> list[Request]:
+        """Checked; says once where a reference is of no use."""
+        requests = self._intake.requests(prompts, params, drafting, streams=streams)
+        if self._warns_of_reference and any(r.drafting.enabled and r.reference_ids for r in requests):
+            self._warns_of_reference = False
+            logger.warning(
+                "drafter %r makes no use of a reference; ngram and suffix do, alone or in a cascade such as 'ngram,%s'",
+                self.config.method,
+                self.config.method,
+            )
+        return requests
 
     def _results(self, requests: Sequence[Request]) -> Iterator[Result]:
         for request in requests:

@@ -2,7 +2,7 @@
 
 import itertools
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from foreword.draft.base import Plan
@@ -11,6 +11,7 @@ from foreword.engine.result import FinishReason, TokenLogprob
 from foreword.engine.stats import RequestStats
 from foreword.engine.text import AnswerText
 from foreword.errors import ConfigError, ForewordError, PromptTooLongError
+from foreword.sampling.drafting_params import DraftingParams
 from foreword.sampling.params import SamplingParams
 from foreword.sampling.processors import make_shaper
 from foreword.sampling.sampler import Sampler
@@ -35,6 +36,7 @@ class Request:
         sample_index: which of several answers with the same seed this is.
         text: follows the answer's text, for stop strings and streams.
         grammar: what the answer must look like; not shared with another request.
+        drafting: how it is drafted for. A reference among it counts only as token ids.
     """
 
     def __init__(
@@ -47,6 +49,7 @@ class Request:
         sample_index: int = 0,
         text: AnswerText | None = None,
         grammar: GrammarWalker | None = None,
+        drafting: DraftingParams | None = None,
     ) -> None:
         if not prompt_ids:
             raise ConfigError("the prompt is empty: it has no tokens; give at least one")
@@ -54,6 +57,9 @@ class Request:
             raise PromptTooLongError(len(prompt_ids), context_len)
         self.request_id = next(_next_id)
         self.params = params.with_seed()
+        self.drafting = drafting or DraftingParams()
+        reference = self.drafting.reference or ()
+        self.reference_ids: Sequence[int] = () if isinstance(reference, str) else reference
         self.token_ids: list[int] = list(prompt_ids)
         self.prompt_len = len(prompt_ids)
         self.max_len = min(context_len, self.prompt_len + params.max_tokens)

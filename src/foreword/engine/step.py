@@ -30,6 +30,16 @@ class Controller(Protocol):
         """One plan a request."""
         ...
 
+    def fit(
+        self, requests: Sequence[Request], plans: Sequence[Plan], trees: Sequence[DraftTree]
+    ) -> tuple[Sequence[Plan], Sequence[DraftTree]]:
+        """What was proposed, without the nodes that do not pay; and the plans with the reason."""
+        ...
+
+    def observe(self, requests: Sequence[Request], record: "StepRecord", times: "StepTimes") -> None:
+        """What the step did and how long it took; called after it."""
+        ...
+
 
 @dataclass(frozen=True)
 class StepParts:
@@ -46,24 +56,38 @@ class StepRecord:
     """What a step did."""
 
     plans: Sequence[Plan]
+    trees: Sequence[DraftTree]
+    verdicts: Sequence[Verdict]
     num_nodes: int
     num_emitted: Sequence[int]  # per request, after stop conditions
+    was_prefilling: bool  # whether any request was reading its prompt
+
+
+@dataclass(frozen=True)
+class StepTimes:
+    """How long a step took."""
+
+    total_s: float
+    draft_s: float  # in the drafter
+    target_s: float  # in the target's pass
 
 
 def speculative_step(requests: Sequence[Request], parts: StepParts) -> StepRecord:
     """Draft, read everything in one pass, keep the agreed part."""
     plans = parts.controller.plan(requests)  # how many nodes, which drafter, why
-    trees = parts.drafter.propose(requests, plans)  # one DraftTree a request
+    proposed = parts.drafter.propose(requests, plans)  # one DraftTree a request
+    plans, trees = parts.controller.fit(requests, plans, proposed)  # less what does not pay
     trees = [  # as grammars want them
         r.attempt(r.guide, tree, plan) or tree for r, tree, plan in zip(requests, trees, plans, strict=True)
     ]
     batch = pack(trees, [r.kv_len for r in requests], [r.slot for r in requests])  # flat over all nodes
     asks = _ask(requests, trees, batch, parts.verifier)
     output = parts.target.forward(batch, _union(asks, parts.drafter.need, trees, batch))
+    was_prefilling = any(r.is_prefilling for r in requests)
     verdicts = _verify(requests, trees, batch, asks, output, parts.verifier)  # accepted path + one extra token
     num_emitted = commit(requests, trees, verdicts, parts.target)  # stop conditions cut; KV keeps the path alone
     parts.drafter.observe(requests, trees, verdicts, batch, output)  # what the next proposal needs
-    return StepRecord(plans, batch.num_nodes, num_emitted)
+    return StepRecord(plans, trees, verdicts, batch.num_nodes, num_emitted, was_prefilling)
 
 
 def commit(

@@ -1,0 +1,186 @@
+"""How much to speculate, decided anew at every step from measured time and observed acceptance.
+
+    plan      ask the drafter, unless the request's ledger is overdrawn or asking has not paid lately
+    fit       of what it proposes, keep the nodes that bring more than they cost (`choose`)
+    observe   pass times refine the cost figures, verdicts the chances; the ledger counts what was saved
+
+Zero nodes is a choice: then the step is a plain one. What is off is tried again now and then, ever more seldom while it
+fails, and never by an overdrawn request.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+from foreword.adapt.acceptance import Calibration, Trust, judged_edges, reach_chances
+from foreword.adapt.choose import choose_nodes
+from foreword.adapt.cost import PassCosts, costs_of
+from foreword.adapt.ledger import Ledger, charges
+from foreword.draft.base import Plan
+from foreword.engine.controller import FixedController
+from foreword.engine.request import Request
+from foreword.engine.step import StepRecord, StepTimes
+from foreword.target.target import Target
+from foreword.tree.draft_tree import DraftTree
+
+_FIRST_GAP, _LAST_GAP = 12, 384  # plain steps before what is off is tried again
+_PROBE_NODES = 3
+_SMOOTH = 0.1
+_TRIAL_STEPS = 4  # drafts before asking can count as not paying
+
+
+@dataclass
+class _Book:
+    """What is known of one request."""
+
+    ledger: Ledger = field(default_factory=Ledger)
+    trust: Trust = field(default_factory=Trust)
+    gap: int = _FIRST_GAP
+    num_plain: int = 0  # steps in a row without drafted nodes
+    num_asked: int = 0
+    gain_s: float = 0.0  # smoothed: seconds that a step with the drafter saves
+
+    @property
+    def is_due(self) -> bool:
+        """Whether it is time to try again."""
+        return self.num_plain >= self.gap
+
+    @property
+    def asking_pays(self) -> bool:
+        """Whether the drafter's time has come back."""
+        return self.num_asked < _TRIAL_STEPS or self.gain_s > 0
+
+    def count_step(self, num_drafted: int, was_asked: bool, saved_s: float) -> None:
+        """A step is over."""
+        if was_asked:
+            self.num_asked += 1
+            self.gain_s += _SMOOTH * (saved_s - self.gain_s) if self.num_asked > 1 else saved_s
+        if num_drafted == 0:
+            self.num_plain += 1
+            return
+        was_probe, self.num_plain = self.num_plain >= self.gap, 0
+        if saved_s > 0:
+            self.gap = _FIRST_GAP
+            self.gain_s = max(self.gain_s, saved_s) if was_probe else self.gain_s
+        elif was_probe:
+            self.gap = min(2 * self.gap, _LAST_GAP)
+
+
+class AdaptiveController:
+    """Decides by what pays here and now.
+
+    Args:
+        costs: what passes cost on this machine.
+        num_nodes: most drafted nodes that the drafter is asked for.
+        drafter: its name, for the plans.
+    """
+
+    def __init__(self, costs: PassCosts, num_nodes: int, drafter: str) -> None:
+        self.costs = costs
+        self.calibration = Calibration()
+        self._fixed = FixedController(num_nodes, drafter)
+        self._books: dict[int, _Book] = {}
+        self._rate: float | None = None  # tokens a second of steps with drafts, smoothed
+        self._host_s = 0.0  # of a step, beside drafter and target, smoothed
+
+    def plan(self, requests: Sequence[Request]) -> list[Plan]:
+        """The most that may be drafted for each; `fit` decides how much of it is read."""
+        return [self._plan(request, plan) for request, plan in zip(requests, self._fixed.plan(requests), strict=True)]
+
+    def fit(
+        self, requests: Sequence[Request], plans: Sequence[Plan], trees: Sequence[DraftTree]
+    ) -> tuple[list[Plan], list[DraftTree]]:
+        """Plans and trees with the nodes that pay."""
+        if any(request.is_prefilling for request in requests) or not any(tree.num_drafted for tree in trees):
+            return list(plans), list(trees)
+        chances = [
+            reach_chances(tree, self.calibration, self._book(request).trust)
+            for request, tree in zip(requests, trees, strict=True)
+        ]
+        contexts = [request.kv_len for request in requests]
+        first = [tree.num_known for tree in trees]
+        plain_s = self.costs.seconds(first, contexts) + self._host_s
+        rate = max(len(requests) / plain_s, self._rate or 0.0)
+        choice = choose_nodes(chances, first, contexts, self.costs, rate)
+        fitted_plans, fitted = [], []
+        for request, plan, tree, nodes, own in zip(requests, plans, trees, choice.nodes, chances, strict=True):
+            keep = self._kept(request, tree, nodes, own)
+            fitted.append(tree if len(keep) == tree.num_drafted else tree.subset([*range(tree.num_known), *keep]))
+            fitted_plans.append(_explained(plan, tree, keep, own))
+        return fitted_plans, fitted
+
+    def observe(self, requests: Sequence[Request], record: StepRecord, times: StepTimes) -> None:
+        """Learn from a step."""
+        if not record.was_prefilling:
+            self._learn(requests, record, times)
+        for request in requests:
+            if request.is_finished:
+                self._books.pop(request.request_id, None)
+
+    def _plan(self, request: Request, plan: Plan) -> Plan:
+        if plan.num_nodes == 0 or request.is_prefilling:
+            return plan
+        book = self._book(request)
+        if book.ledger.is_overdrawn:
+            return replace(
+                plan, num_nodes=0, depth=0, reason="off: so far drafting has cost this request more than it saved"
+            )
+        if not book.asking_pays and not book.is_due:
+            return replace(
+                plan, num_nodes=0, depth=0, reason=f"off: drafts have not paid; next try after {book.gap} steps"
+            )
+        return plan
+
+    def _kept(self, request: Request, tree: DraftTree, nodes: list[int], chances: list[float]) -> list[int]:
+        """Drafted nodes to be read: all where leaving some out would bend a law or break a method."""
+        if tree.has_drawn_nodes or (tree.accept_probs is None and not tree.is_chain):
+            return list(range(tree.num_known, tree.num_nodes))
+        if nodes or not self._book(request).is_due:
+            return nodes
+        likeliest = sorted(range(tree.num_known, tree.num_nodes), key=lambda node: (-chances[node], node))
+        return sorted(likeliest[:_PROBE_NODES])
+
+    def _learn(self, requests: Sequence[Request], record: StepRecord, times: StepTimes) -> None:
+        contexts = [request.kv_len - emitted for request, emitted in zip(requests, record.num_emitted, strict=True)]
+        sizes = [tree.num_nodes for tree in record.trees]
+        drafted = [tree.num_drafted for tree in record.trees]
+        host_s = max(times.total_s - times.draft_s - times.target_s, 0.0)
+        self._host_s += _SMOOTH * (host_s - self._host_s) if self._host_s else host_s
+        self.costs.refine(sizes, contexts, times.target_s)
+        plain_s = self.costs.seconds([tree.num_known for tree in record.trees], contexts) + self._host_s
+        if sum(drafted):
+            rate = sum(record.num_emitted) / times.total_s
+            self._rate = rate if self._rate is None else self._rate + _SMOOTH * (rate - self._rate)
+        for request, plan, tree, verdict, emitted, taken_s in zip(
+            requests,
+            record.plans,
+            record.trees,
+            record.verdicts,
+            record.num_emitted,
+            charges(drafted, plain_s, times.total_s),
+            strict=True,
+        ):
+            book = self._book(request)
+            edges = judged_edges(tree, verdict.path)
+            book.trust.add(sum(self.calibration(stated) for stated, _ in edges), sum(accepted for _, accepted in edges))
+            self.calibration.add(edges)
+            book.ledger.add(emitted, plain_s, taken_s)
+            book.count_step(tree.num_drafted, plan.num_nodes > 0, emitted * plain_s - taken_s)
+
+    def _book(self, request: Request) -> _Book:
+        return self._books.setdefault(request.request_id, _Book())
+
+
+def _explained(plan: Plan, tree: DraftTree, keep: Sequence[int], chances: Sequence[float]) -> Plan:
+    """The plan with what came of it, in words."""
+    if not tree.num_drafted:
+        return replace(plan, reason="nothing to propose")
+    if not keep:
+        best = max(chances[tree.num_known :])
+        return replace(plan, reason=f"no node pays: the best of {tree.num_drafted} has a chance of {best:.0%}")
+    expected = sum(chances[node] for node in keep)
+    return replace(plan, reason=f"{len(keep)} of {tree.num_drafted} nodes pay: {expected:.1f} more tokens expected")
+
+
+def make(target: Target, num_nodes: int, drafter: str) -> AdaptiveController:
+    """For the table of policies. Pass costs are measured the first time that a model runs on this machine."""
+    return AdaptiveController(costs_of(target), num_nodes, drafter)

@@ -1,0 +1,164 @@
+"""What a target pass costs on this machine, by its nodes and its context: measured once, kept, refined as passes run.
+
+    T(pass) = base(nodes of all requests) + sum over requests of slope(its nodes) * its committed tokens
+
+`base` and `slope` are straight lines between the measured widths, and go on as the last one beyond them. What passes take
+later corrects the figures: a common factor that follows the machine (other jobs, heat), and slowly each width's own.
+"""
+
+import bisect
+import hashlib
+import json
+import os
+import platform
+import statistics
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+import torch
+
+from foreword.checkpoint.cache import cache_folder
+from foreword.files import whole_file
+from foreword.runtime.base import Decoder, KVCache, Need
+from foreword.sampling.params import Warp
+from foreword.sampling.sampler import Draw
+from foreword.target.target import Target
+from foreword.tree.draft_tree import DraftTree
+from foreword.tree.pack import pack
+
+WIDTHS = (1, 2, 4, 8, 16, 32)
+_CONTEXTS = (32, 512)
+_BUDGET_S = 1.2  # for the timed passes
+_ROUNDS = (3, 12)
+_FOLLOW, _LEARN = 0.08, 0.02  # how fast the common factor and each width's own move
+_TABLE = 129  # widths looked up; wider passes are computed
+_REDRAW = 16  # passes between two looks at the widths' own factors
+VERSION = 1
+
+
+@dataclass
+class PassCosts:
+    """Seconds of a pass. `base` and `slope` belong to `widths`, which rise."""
+
+    widths: list[int]
+    base: list[float]
+    slope: list[float]  # seconds a committed token adds
+    common: float = 1.0
+    own: list[float] = field(default_factory=list)  # each width's factor
+
+    def __post_init__(self) -> None:
+        self.own = self.own or [1.0] * len(self.widths)
+        self._num_passes = 0
+        self._slopes = [self._line(self.slope, n) for n in range(_TABLE)]
+        self._draw_bases()
+
+    def seconds(self, num_nodes: Sequence[int], contexts: Sequence[int]) -> float:
+        """One pass over so many nodes of each request, after so many committed tokens of each."""
+        total, attention = sum(num_nodes), 0.0
+        for nodes, length in zip(num_nodes, contexts, strict=True):
+            attention += (self._slopes[nodes] if nodes < _TABLE else self._line(self.slope, nodes)) * length
+        base = self._bases[total] if total < _TABLE else self._line(self._owned, total)
+        return self.common * (base + attention)
+
+    def refine(self, num_nodes: Sequence[int], contexts: Sequence[int], seconds: float) -> None:
+        """A pass took so long."""
+        ratio = min(max(seconds / self.seconds(num_nodes, contexts), 0.5), 2.0)
+        self.common *= ratio**_FOLLOW
+        total = sum(num_nodes)
+        nearest = min(range(len(self.widths)), key=lambda i: abs(self.widths[i] - total))
+        self.own[nearest] *= ratio**_LEARN
+        self._num_passes += 1
+        if self._num_passes % _REDRAW == 0:
+            self._draw_bases()
+
+    def _draw_bases(self) -> None:
+        self._owned = [base * own for base, own in zip(self.base, self.own, strict=True)]
+        self._bases = [self._line(self._owned, n) for n in range(_TABLE)]
+
+    def _line(self, values: Sequence[float], n: int) -> float:
+        """Between the nearest widths; beyond the last as between the last two."""
+        if len(values) == 1:
+            return values[0] * n / self.widths[0]
+        right = min(max(bisect.bisect_left(self.widths, n), 1), len(self.widths) - 1)
+        x0, x1 = self.widths[right - 1], self.widths[right]
+        return values[right - 1] + (values[right] - values[right - 1]) * (n - x0) / (x1 - x0)
+
+
+def measure_costs(decoder: Decoder, widths: Sequence[int] = WIDTHS) -> PassCosts:
+    """Time passes of every width after a short and a long context, interleaved, for about a second."""
+    room = decoder.spec.context_len - max(widths)
+    contexts = sorted({max(1, min(context, room)) for context in _CONTEXTS})
+    cache = decoder.new_cache()
+    slots = [cache.open(context + max(widths)) for context in contexts]
+    try:
+        for slot, context in zip(slots, contexts, strict=True):
+            _pass(decoder, cache, slot, context)
+            cache.commit(slot, range(context))
+        times: dict[tuple[int, int], list[float]] = {(n, slot): [] for n in widths for slot in slots}
+        for n, slot in times:
+            _pass(decoder, cache, slot, n)  # warm up
+        start_s, rounds = time.perf_counter(), 0
+        while rounds < _ROUNDS[0] or (rounds < _ROUNDS[1] and time.perf_counter() - start_s < _BUDGET_S):
+            for n, slot in times:
+                times[n, slot].append(_pass(decoder, cache, slot, n))
+            rounds += 1
+    finally:
+        for slot in slots:
+            cache.close(slot)
+    best = {key: statistics.median(values) for key, values in times.items()}
+    first, last = slots[0], slots[-1]
+    span = contexts[-1] - contexts[0]
+    slope = [max(0.0, best[n, last] - best[n, first]) / span if span else 0.0 for n in widths]
+    base = [best[n, first] - s * contexts[0] for n, s in zip(widths, slope, strict=True)]
+    return PassCosts(list(widths), _rising(base), slope)
+
+
+def costs_of(target: Target) -> PassCosts:
+    """A target's, kept in the cache folder for each model, way of running it and machine."""
+    model = target.model
+    fingerprint = getattr(model.checkpoint, "fingerprint", None) if model is not None else None
+    if model is None or fingerprint is None:
+        return measure_costs(target.decoder)
+    threads = getattr(model.runtime, "threads", torch.get_num_threads())
+    way = [fingerprint, model.choice.name, model.choice.dtype, model.choice.device, threads, _processor()]
+    key = hashlib.sha256(json.dumps(way).encode()).hexdigest()[:24]
+    return kept_costs(cache_folder() / "costs" / f"{key}.json", target.decoder)
+
+
+def _processor() -> list[str | int | None]:
+    """What tells this machine from another that shares the cache folder."""
+    return [platform.machine(), platform.processor(), platform.node(), os.cpu_count()]
+
+
+def kept_costs(path: Path, decoder: Decoder) -> PassCosts:
+    """The figures in a file, measured and written there where it does not hold any."""
+    try:
+        found = json.loads(path.read_text())
+        if found.pop("version") == VERSION:
+            return PassCosts(**found)
+    except (OSError, ValueError, TypeError, KeyError, AttributeError):
+        pass  # none yet, or another version's
+    costs = measure_costs(decoder)
+    data = asdict(costs) | {"version": VERSION}
+    with whole_file(path) as file:
+        file.write(json.dumps(data).encode())
+    return costs
+
+
+def _rising(values: list[float]) -> list[float]:
+    """No wider pass is cheaper: what says so is noise."""
+    for i in range(1, len(values)):
+        values[i] = max(values[i], values[i - 1])
+    return values
+
+
+def _pass(decoder: Decoder, cache: KVCache, slot: int, num_nodes: int) -> float:
+    """Seconds of one pass over a chain, every node's draw included; nothing is committed."""
+    token_ids = [(7919 * i + 13) % decoder.spec.vocab_size for i in range(num_nodes)]
+    batch = pack([DraftTree.chain(token_ids)], [cache.length(slot)], [slot])
+    need = Need(draws=[Draw(n, Warp(), 0) for n in range(num_nodes)])
+    start_s = time.perf_counter()
+    decoder.forward(batch, cache, need)
+    return time.perf_counter() - start_s

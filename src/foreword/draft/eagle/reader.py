@@ -1,0 +1,200 @@
+"""What an EAGLE layer reads: pairs of a feature and the token after it, with a cache of its own.
+
+    position                 0       1       2       3            4
+    token                    t0      t1      t2      t3 = root
+    target's feature         f0      f1      f2
+    the layer reads       (f0,t1) (f1,t2) (f2,t3)  (s2,x)       (s3,y)      x, y: drafted; s: the layer's own output
+    and guesses              t2      t3      x       y            ...
+
+Rows of the cache that stay come from the target's features alone. `observe` collects those of each committed path; the
+next proposal reads them with the tokens that followed, and its last output gives the first guesses. What is rolled out
+from there stands on states of the layer's own and is taken back when the proposal is made.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import final
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from foreword.draft.base import RequestView
+from foreword.draft.eagle.fusion import Fusion
+from foreword.runtime.base import Decoder, KVCache, Need, PassOutput
+from foreword.tree.draft_tree import DraftTree
+from foreword.tree.pack import pack
+from foreword.verify.verdict import Verdict
+
+CHUNK = 512  # most pairs read in one pass, and most features kept unread
+
+
+@dataclass(eq=False)
+class _Place:
+    """One request's region of the cache and what waits for it."""
+
+    slot: int
+    num_seen: int = 0  # positions whose feature came by
+    num_read: int = 0  # pairs in the cache
+    features: list[Tensor] = field(default_factory=list)  # of positions [num_read, num_seen), in pieces
+    is_over: bool = False  # nothing is drafted any more: a feature is missing, or the layer's context has ended
+    first: int = 0  # in the last pass: the row of its first node that may be read again
+    num_known: int = 0  # such nodes
+
+
+@final
+class EagleReader:
+    """`DraftReader` over an EAGLE layer.
+
+    Args:
+        decoder: the layer (or layers) with embedding and head.
+        fusion: how a feature and a token become its input.
+        norms_state: the state it goes on from is its final norm's output, not the stream before.
+    """
+
+    def __init__(self, decoder: Decoder, fusion: Fusion, norms_state: bool = False) -> None:
+        self.decoder, self.fusion = decoder, fusion
+        self.cache: KVCache = decoder.new_cache()
+        self._state_need = Need(hidden=True) if norms_state else Need(taps=(decoder.spec.num_layers,))
+        self._places: dict[int, _Place] = {}
+        self._last: tuple[Tensor, Tensor] | None = None  # inputs and states of a proposal's last pass
+
+    def start(self, request: RequestView) -> None:
+        """Open a region. A text whose beginning the target has read already cannot be drafted for."""
+        rows = min(len(request.token_ids) + 64, self._context_len)
+        self._places[request.request_id] = _Place(self.cache.open(rows), is_over=request.kv_len > 0)
+
+    def stop(self, request: RequestView) -> None:
+        """Close it."""
+        place = self._places.pop(request.request_id, None)
+        if place is not None:
+            self.cache.close(place.slot)
+
+    def observe(
+        self,
+        requests: Sequence[RequestView],
+        verdicts: Sequence[Verdict],
+        starts: Sequence[int],
+        features: Float[Tensor, "nodes width"],
+    ) -> None:
+        """Keep the features of what was committed; where many wait (a prompt is being read), read them."""
+        for request, verdict, start in zip(requests, verdicts, starts, strict=False):
+            place = self._places.get(request.request_id)
+            if place is None:
+                continue
+            num_new = request.kv_len - place.num_seen
+            if place.is_over or num_new == 0:
+                continue
+            if len(verdict.path) < num_new or request.kv_len > self._context_len:
+                place.is_over, place.features = True, []
+                continue
+            place.features.append(_rows(features, start, verdict.path[:num_new]))
+            place.num_seen = request.kv_len
+            while place.num_seen - place.num_read > CHUNK:
+                self._read_ahead(request, place)
+
+    def room(self, request: RequestView) -> int:
+        """How many tokens may be drafted: up to the layer's own context end; 0 where the features do not reach."""
+        place, num_tokens = self._places[request.request_id], len(request.token_ids)
+        if place.is_over or not place.features or place.num_seen != num_tokens - 1:
+            return 0
+        return max(0, self._context_len - num_tokens + 2)
+
+    def unread(self, request: RequestView) -> list[int]:
+        """The tokens of the pairs that wait; the root is the last."""
+        self.finish([request])  # a proposal that was broken off leaves nothing behind
+        return list(request.token_ids[self._places[request.request_id].num_read + 1 :])
+
+    def run(
+        self,
+        requests: Sequence[RequestView],
+        trees: Sequence[DraftTree],
+        keep: Sequence[Sequence[int]],
+        need: Need,
+    ) -> PassOutput:
+        """One pass over a tree a request: the first of a proposal over the pairs that wait, the others over guesses."""
+        places = [self._places[request.request_id] for request in requests]
+        is_first = self._last is None
+        inputs = self._first_inputs(places, trees) if is_first else self._next_inputs(places, trees)
+        output = self._forward(places, trees, inputs, replace(need, **_asked(self._state_need)))
+        states = output.hidden if output.taps is None else output.taps[:, 0]
+        assert states is not None, "the states were asked for"
+        self._last = inputs, states
+        start = 0
+        for place, tree, path in zip(places, trees, keep, strict=True):
+            num_kept = len(path)  # always the leading nodes
+            self.cache.commit(place.slot, path)
+            if is_first:
+                place.num_read += num_kept
+                place.features = [rest] if len(rest := place.features[0][num_kept:]) else []
+            place.first, place.num_known = start + num_kept, tree.num_nodes - num_kept
+            start += tree.num_nodes
+        return output
+
+    def finish(self, requests: Sequence[RequestView]) -> None:
+        """Take back what stands on the layer's own states."""
+        self._last = None
+        for request in requests:
+            place = self._places[request.request_id]
+            self.cache.truncate(place.slot, place.num_read)
+
+    @property
+    def _context_len(self) -> int:
+        return self.decoder.spec.context_len
+
+    def _first_inputs(self, places: Sequence[_Place], trees: Sequence[DraftTree]) -> Float[Tensor, "nodes hidden"]:
+        for place in places:
+            place.features = [_joined(place.features)]
+        features = _joined([place.features[0] for place in places])
+        return self.fusion.begin(features, [token for tree in trees for token in tree.token_ids])
+
+    def _next_inputs(self, places: Sequence[_Place], trees: Sequence[DraftTree]) -> Float[Tensor, "nodes hidden"]:
+        """What was read before as it was, and the new nodes with the states of their parents."""
+        assert self._last is not None
+        inputs, states = self._last
+        rows, token_ids = [], []
+        for place, tree in zip(places, trees, strict=True):  # the parent of a new first node is the last kept one
+            rows.extend(place.first + tree.parents[node] for node in range(place.num_known, tree.num_nodes))
+            token_ids.extend(tree.token_ids[place.num_known :])
+        new = self.fusion.go_on(states[torch.tensor(rows, device=states.device)], token_ids)
+        pieces, start = [], 0
+        for place, tree in zip(places, trees, strict=True):
+            end = start + tree.num_nodes - place.num_known
+            pieces += [inputs[place.first : place.first + place.num_known], new[start:end]]
+            start = end
+        return _joined([piece for piece in pieces if len(piece)])
+
+    def _read_ahead(self, request: RequestView, place: _Place) -> None:
+        """Read a chunk of the pairs that wait; nothing is guessed."""
+        features = _joined(place.features)
+        token_ids = request.token_ids[place.num_read + 1 : place.num_read + 1 + CHUNK]
+        inputs = self.fusion.begin(features[:CHUNK], token_ids)
+        self._forward([place], [DraftTree.chain(token_ids)], inputs, Need())
+        self.cache.commit(place.slot, range(CHUNK))
+        place.num_read += CHUNK
+        place.features = [features[CHUNK:].clone()]
+
+    def _forward(
+        self, places: Sequence[_Place], trees: Sequence[DraftTree], inputs: Float[Tensor, "nodes hidden"], need: Need
+    ) -> PassOutput:
+        slots = [place.slot for place in places]
+        kv_lens = [self.cache.length(slot) for slot in slots]
+        for slot, kv_len, tree in zip(slots, kv_lens, trees, strict=True):
+            self.cache.reserve(slot, kv_len + tree.num_nodes)
+        return self.decoder.forward(pack(trees, kv_lens, slots), self.cache, need, inputs)
+
+
+def _asked(need: Need) -> dict[str, object]:
+    return {"hidden": True} if need.hidden else {"taps": need.taps}
+
+
+def _rows(features: Float[Tensor, "nodes width"], start: int, path: Sequence[int]) -> Float[Tensor, "n width"]:
+    """A copy of a path's rows: the pass's own memory is not kept."""
+    first, end = start + path[0], start + path[-1] + 1
+    if end - first == len(path):
+        return features[first:end].clone()
+    return features[torch.tensor([start + node for node in path], device=features.device)]
+
+
+def _joined(pieces: Sequence[Tensor]) -> Tensor:
+    return pieces[0] if len(pieces) == 1 else torch.cat(tuple(pieces))

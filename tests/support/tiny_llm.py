@@ -1,0 +1,107 @@
+"""A two-layer model that is a whole model: folders with weights and tokenizers, and what drafts for it.
+
+Its alphabet is small (some letters, what JSON needs, two characters of several bytes), so that texts repeat themselves, stop
+strings occur and guesses are sometimes right.
+"""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import tokenizers
+import torch
+
+from foreword.config import ModelSpec
+from foreword.target.load import LoadedModel, load_model
+from tests.support.eagle_heads import head_config, head_tensors, save_head
+from tests.support.tiny_files import write_folder
+from tests.support.tiny_models import TinyWeights, tiny_spec
+
+LETTERS = 'abcdefgh {}":,01'
+ALPHABET = LETTERS + "é世"
+END = "<end>"
+WORDS = ("ab", "abc", " a", "bad", "cd", '{"', '":', " b", "he", "face", "gg")
+OTHER_WORDS = ("ba", "ca", "cab", " ab", "de", "da", '"a', "hh", ", ", "ace")
+CONTEXT_LEN, DRAFT_CONTEXT_LEN = 128, 64
+VOCAB_SIZE, DRAFT_VOCAB_SIZE = 40, 37  # both padded beyond the tokenizer
+
+
+@dataclass(frozen=True)
+class TinyFiles:
+    """Paths of the target and of its drafters."""
+
+    target: Path
+    draft: Path  # same tokenizer, nearly the target's mind, half its context
+    other: Path  # another tokenizer
+    eagle: Path
+    eagle3: Path
+    eagle3_reduced: Path
+
+    def load(self, runtime: str = "torch") -> LoadedModel:
+        """The target: float32 on torch, int8 on native."""
+        dtype = "float32" if runtime == "torch" else "int8"
+        cache = self.target.parent / "cache"
+        return load_model(self.target, runtime=runtime, dtype=dtype, device="cpu", threads=1, cache_dir=cache)
+
+
+def tiny_backend(words: Sequence[str]) -> tokenizers.Tokenizer:
+    """Byte-level: the bytes of `ALPHABET`, words made of them by merges, and an end token."""
+    level = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    (pieces,) = [text for text, _ in level.pre_tokenize_str(ALPHABET)]
+    vocab = {letter: i for i, letter in enumerate(dict.fromkeys(pieces))}
+    merges = []
+    for word in words:
+        letters = word.replace(" ", "\u0120")
+        for i in range(1, len(letters)):
+            if letters[: i + 1] not in vocab:
+                vocab[letters[: i + 1]] = len(vocab)
+                merges.append((letters[:i], letters[i]))
+    backend = tokenizers.Tokenizer(tokenizers.models.BPE(vocab=vocab, merges=merges))
+    backend.pre_tokenizer = level
+    backend.decoder = tokenizers.decoders.ByteLevel()
+    backend.add_special_tokens([tokenizers.AddedToken(END, special=True)])
+    return backend
+
+
+def write_tiny_llm(folder: Path) -> TinyFiles:
+    """Everything, under `folder`."""
+    mine, other = tiny_backend(WORDS), tiny_backend(OTHER_WORDS)
+    end = mine.token_to_id(END)
+    assert end < DRAFT_VOCAB_SIZE < VOCAB_SIZE, "the alphabet has grown: give the models more rows"
+    # An untied head: a tied one of random weights says the token that it has just read.
+    spec = tiny_spec("llama", num_layers=2, vocab_size=VOCAB_SIZE, context_len=CONTEXT_LEN, tied_head=False)
+    weights = TinyWeights(spec, seed=4, logit_scale=2.5)
+    draft_spec = replace(spec, vocab_size=DRAFT_VOCAB_SIZE, context_len=DRAFT_CONTEXT_LEN)
+    other_spec = replace(spec, num_layers=1, vocab_size=other.get_vocab_size())
+    return TinyFiles(
+        target=_model(folder / "target", weights, mine),
+        draft=_model(folder / "draft", _like(weights, draft_spec), mine),
+        other=_model(folder / "other", TinyWeights(other_spec, seed=6, logit_scale=2.5), other),
+        eagle=_head(folder / "eagle", spec, False),
+        eagle3=_head(folder / "eagle3", spec, True),
+        eagle3_reduced=_head(folder / "eagle3-reduced", spec, True, torch.arange(0, VOCAB_SIZE, 2)),
+    )
+
+
+def _like(weights: TinyWeights, spec: ModelSpec, blur: float = 0.1) -> TinyWeights:
+    """Weights near others, with fewer rows of the vocabulary."""
+    made = TinyWeights(spec, seed=5)
+    for name, noise in made.tensors.items():
+        theirs = weights.tensors[name][: noise.shape[0]]
+        made.tensors[name] = theirs if noise.ndim == 1 else theirs + blur * noise
+    return made
+
+
+def _model(folder: Path, weights: TinyWeights, backend: tokenizers.Tokenizer) -> Path:
+    write_folder(folder, weights, eos_token_id=backend.token_to_id(END))
+    backend.save(str(folder / "tokenizer.json"))
+    (folder / "tokenizer_config.json").write_text(json.dumps({"eos_token": END}))
+    return folder
+
+
+def _head(folder: Path, spec: ModelSpec, is_eagle3: bool, draft_ids: torch.Tensor | None = None) -> Path:
+    options: dict[str, Any] = {"eagle_aux_hidden_state_layer_ids": [0, 1, 2]} if is_eagle3 else {}
+    config = head_config(spec, is_eagle3, **options) | {"max_position_embeddings": 96}
+    return save_head(folder, config, head_tensors(spec, is_eagle3, seed=3, draft_ids=draft_ids))

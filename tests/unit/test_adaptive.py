@@ -1,0 +1,247 @@
+"""The adaptive controller: chances, costs, choice, ledger; and the promise that it is never slower by more than a little."""
+
+import itertools
+import random
+from types import SimpleNamespace
+
+import pytest
+
+from foreword.adapt.acceptance import Calibration, Trust, judged_edges, reach_chances, stated_edges
+from foreword.adapt.choose import choose_nodes
+from foreword.adapt.controller import AdaptiveController
+from foreword.adapt.cost import PassCosts, kept_costs, measure_costs
+from foreword.adapt.ledger import Ledger, charges
+from foreword.engine.step import StepRecord, StepTimes
+from foreword.sampling.drafting_params import DraftingParams
+from foreword.tree.draft_tree import DraftTree
+from foreword.verify.verdict import Verdict
+from tests.support.toy_decoder import ToyDecoder
+
+MS = 1e-3
+COSTS = {"widths": [1, 2, 4, 8, 16], "base": [10 * MS, 10.5 * MS, 11 * MS, 13 * MS, 20 * MS], "slope": [1e-6] * 5}
+
+
+def costs() -> PassCosts:
+    return PassCosts(list(COSTS["widths"]), list(COSTS["base"]), list(COSTS["slope"]))
+
+
+def test_stated_chances_are_trusted_until_shown_wrong():
+    calibration = Calibration()
+    assert calibration(0.8) == pytest.approx(0.8)
+    calibration.add([(0.8, i % 10 < 3) for i in range(400)])
+    assert calibration(0.8) == pytest.approx(0.3, abs=0.04)
+    assert calibration(0.1) == pytest.approx(0.1), "another bin has seen nothing"
+
+
+def test_calibration_follows_a_change():
+    calibration = Calibration()
+    calibration.add([(0.5, True)] * 2000)
+    calibration.add([(0.5, False)] * 2000)
+    assert calibration(0.5) < 0.15
+
+
+def test_trust_of_a_request_falls_and_recovers():
+    trust = Trust()
+    for _ in range(30):
+        trust.add(2.0, 0.0)
+    assert trust.factor < 0.2
+    for _ in range(60):
+        trust.add(2.0, 2.0)
+    assert trust.factor > 0.7
+
+
+def test_chances_stay_below_the_parents_and_siblings_share_one():
+    rng = random.Random(3)
+    for _ in range(200):
+        n = rng.randint(2, 12)
+        parents = [-1, *(rng.randrange(node) for node in range(1, n))]
+        probs = [1.0]
+        for node in range(1, n):
+            probs.append(probs[parents[node]] * rng.random())
+        tree = DraftTree(list(range(n)), parents, 1, probs)
+        calibration = Calibration()
+        calibration.add([(rng.random(), rng.random() < 0.9) for _ in range(100)])
+        chances = reach_chances(tree, calibration, Trust(accepted=9.0))
+        for node in range(1, n):
+            assert 0 <= chances[node] <= chances[parents[node]] + 1e-12
+        for parent in range(n):
+            children = [chances[node] for node in range(1, n) if parents[node] == parent]
+            assert sum(children) <= chances[parent] + 1e-9
+
+
+def test_edges_are_judged_on_the_accepted_path_alone():
+    tree = DraftTree([9, 1, 2, 3, 4], [-1, 0, 0, 1, 2], 1, [1.0, 0.6, 0.3, 0.3, 0.2])
+    assert stated_edges(tree)[1:] == pytest.approx([0.6, 0.3, 0.5, 0.2 / 0.3])
+    assert judged_edges(tree, (0, 1)) == [(0.6, True), (0.3, False), (pytest.approx(0.5), False)]
+
+
+def test_costs_between_and_beyond_the_measured_widths():
+    c = costs()
+    assert c.seconds([3], [0]) == pytest.approx(10.75 * MS)
+    assert c.seconds([24], [0]) == pytest.approx(27 * MS)
+    assert c.seconds([2, 2], [1000, 500]) == pytest.approx(11 * MS + 1.5 * MS)
+    for _ in range(60):
+        c.refine([1], [0], 20 * MS)
+    assert c.seconds([1], [0]) == pytest.approx(20 * MS, rel=0.02)
+    assert c.seconds([8], [0]) > 22 * MS, "a machine that became slower is slower at every width"
+
+
+def test_costs_are_measured_and_kept(tmp_path):
+    decoder = ToyDecoder()
+    found = measure_costs(decoder, (1, 2, 4))
+    assert found.base == sorted(found.base)
+    assert min(found.slope) >= 0
+    path = tmp_path / "costs.json"
+    first = kept_costs(path, decoder)
+    assert kept_costs(path, decoder) == first
+    path.write_text("{}")
+    assert kept_costs(path, decoder).widths == first.widths
+    path.write_text("[1]")
+    assert kept_costs(path, decoder).widths == first.widths
+
+
+def brute_force(chances, first, contexts, c, rate):
+    """The best closed set of nodes over all subsets."""
+    pool = [(r, n) for r, own in enumerate(chances) for n in range(first[r], len(own))]
+    best = (0.0, ())
+    for size in range(len(pool) + 1):
+        for kept in itertools.combinations(pool, size):
+            sizes = [f + sum(r == i for r, _ in kept) for i, f in enumerate(first)]
+            gain = sum(chances[r][n] for r, n in kept) / rate
+            gain -= c.seconds(sizes, contexts) - c.seconds(first, contexts)
+            best = max(best, (gain, kept), key=lambda option: option[0])
+    return best[0]
+
+
+def test_the_choice_is_the_best_of_all():
+    rng = random.Random(5)
+    for _ in range(60):
+        chances = []
+        for _ in range(rng.randint(1, 2)):
+            own = [1.0]
+            for _ in range(rng.randint(1, 4)):
+                own.append(rng.choice(own) * rng.random())
+            chances.append(own)
+        first, contexts = [1] * len(chances), [100] * len(chances)
+        rate = rng.uniform(60, 300)
+        choice = choose_nodes(chances, first, contexts, costs(), rate)
+        gain = choice.expected / rate - choice.added_s
+        assert gain == pytest.approx(brute_force(chances, first, contexts, costs(), rate), abs=1e-12)
+
+
+def test_nothing_is_kept_that_does_not_pay():
+    assert choose_nodes([[1.0, 0.01, 0.01]], [1], [0], costs(), 100.0).nodes == [[]]
+    assert choose_nodes([[1.0, 0.9, 0.8]], [1], [0], costs(), 100.0).nodes == [[1, 2]]
+
+
+def test_charges_of_a_batch_add_up_and_fall_on_who_drafted():
+    shares = charges([3, 0, 1], 10.0, 14.0)
+    assert sum(shares) == pytest.approx(3 * 14.0)
+    assert shares[1] == 10.0
+    assert charges([0, 0], 10.0, 11.0) == [11.0, 11.0]
+
+
+def test_an_overdrawn_ledger_recovers_with_time():
+    ledger = Ledger()
+    ledger.add(1, 1.0, 1.05)
+    assert ledger.is_overdrawn
+    for _ in range(10):
+        ledger.add(1, 1.0, 1.0)
+    assert not ledger.is_overdrawn
+
+
+class FakeRequest(SimpleNamespace):
+    """As much of a request as the controller reads."""
+
+    @classmethod
+    def make(cls, request_id=0):
+        return cls(
+            request_id=request_id,
+            kv_len=100,
+            num_unread=1,
+            remaining=10_000,
+            is_prefilling=False,
+            is_finished=False,
+            drafting=DraftingParams(),
+        )
+
+
+def simulate(acceptance, stated, *, draft_s=0.0, steps=600, seed=0, true_cost=None, noise=0.03):
+    """Time with the controller over time without, for chains whose edges are accepted with `acceptance(step)`."""
+    rng = random.Random(seed)
+    truth = true_cost or costs()
+    controller = AdaptiveController(costs(), 8, "toy")
+    request = FakeRequest.make()
+    spent = plain = 0.0
+    drafted_steps = 0
+    for step in range(steps):
+        (plan,) = controller.plan([request])
+        asked = plan.num_nodes > 0
+        length = plan.num_nodes if asked else 0
+        probs = [1.0]
+        for _ in range(length):
+            probs.append(probs[-1] * stated)
+        proposed = DraftTree(list(range(length + 1)), list(range(-1, length)), 1, probs)
+        (plan,), (tree,) = controller.fit([request], [plan], [proposed])
+        accepted = 0
+        while accepted < tree.num_drafted and rng.random() < acceptance(step):
+            accepted += 1
+        target_s = truth.seconds([tree.num_nodes], [request.kv_len]) * (1 + rng.gauss(0, noise))
+        used_s = draft_s if asked else 0.0
+        plain += truth.seconds([1], [request.kv_len]) * (accepted + 1)
+        spent += target_s + used_s
+        drafted_steps += tree.num_drafted > 0
+        request.kv_len = 100 + (step * 3) % 400 + accepted + 1
+        record = StepRecord(
+            [plan], [tree], [Verdict(tuple(range(accepted + 1)), tuple(range(1, accepted + 1)), 7)], tree.num_nodes,
+            [accepted + 1], False,
+        )  # fmt: skip
+        controller.observe([request], record, StepTimes(target_s + used_s, used_s, target_s))
+    return plain / spent, drafted_steps / steps
+
+
+@pytest.mark.parametrize("draft_s", [0.0, 0.5 * MS, 3 * MS])
+@pytest.mark.parametrize("stated", [0.3, 0.9])
+def test_an_always_wrong_drafter_costs_less_than_two_percent(draft_s, stated):
+    speed, _ = simulate(lambda step: 0.0, stated, draft_s=draft_s)
+    assert speed >= 0.98
+
+
+def test_a_good_drafter_is_used_nearly_in_full():
+    speed, share = simulate(lambda step: 0.9, 0.9)
+    assert share > 0.95
+    best = max((1 - 0.9 ** (k + 1)) / 0.1 * 10.1 / (costs().seconds([k + 1], [100]) / MS) for k in range(9))
+    assert speed > 0.93 * best
+
+
+def test_a_drafter_that_is_better_than_it_says_is_found_out():
+    speed, _ = simulate(lambda step: 0.9, 0.15, steps=1500)
+    assert speed > 2.0
+
+
+def test_it_comes_back_when_the_text_turns():
+    bad, _ = simulate(lambda step: 0.0, 0.7, steps=400, draft_s=1 * MS)
+    turned, share = simulate(lambda step: 0.0 if step < 400 else 0.95, 0.7, steps=1600, draft_s=1 * MS)
+    assert bad >= 0.98
+    assert share > 0.5
+    assert turned > 1.8
+
+
+def test_wrong_cost_figures_are_corrected():
+    """The machine is three times slower at width than was measured: drafting must stop where it loses."""
+    truth = PassCosts([1, 2, 4, 8, 16], [10 * MS, 20 * MS, 40 * MS, 80 * MS, 160 * MS], [0.0] * 5)
+    speed, _ = simulate(lambda step: 0.5, 0.5, true_cost=truth, steps=1000)
+    assert speed >= 0.97
+
+
+def test_reasons_are_in_words():
+    controller = AdaptiveController(costs(), 8, "toy")
+    request = FakeRequest.make()
+    (plan,) = controller.plan([request])
+    tree = DraftTree([0, 1, 2], [-1, 0, 1], 1, [1.0, 0.9, 0.8])
+    (fitted,), _ = controller.fit([request], [plan], [tree])
+    assert fitted.reason == "2 of 2 nodes pay: 1.7 more tokens expected"
+    weak = DraftTree([0, 1], [-1, 0], 1, [1.0, 0.01])
+    (fitted,), (kept,) = controller.fit([request], [plan], [weak])
+    assert kept.num_drafted == 0
+    assert "no node pays" in fitted.reason
