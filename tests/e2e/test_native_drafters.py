@@ -26,7 +26,9 @@ OPTIONS = {
     "truncated": {"temperature": 1.0, "top_p": 0.9, "top_k": 40, "seed": 6},
     "penalties": {"temperature": 0.7, "seed": 7, "repetition_penalty": 1.1, "frequency_penalty": 0.2},
 }
-CONFIGS = {name: {"method": name} for name in DRAFTERS if name not in ("none", "draft_model")}
+CONFIGS = {
+    name: {"method": name} for name in DRAFTERS if name not in ("none", "draft_model", "eagle", "eagle2", "eagle3")
+}
 
 
 @pytest.fixture(scope="module")

@@ -9,6 +9,7 @@ from foreword.cli.prompt_file import THE_PROMPT, PromptLine
 from foreword.engine.llm import LLM
 from foreword.engine.result import Result
 from foreword.errors import ConfigError, PromptTooLongError
+from foreword.sampling.drafting_params import DraftingParams
 from foreword.sampling.params import SamplingParams
 
 
@@ -46,6 +47,11 @@ class Conversation:
             note(f"{self.line.where}: turn {len(self.results) + 1} and later are left out: {error}")
         return not self.is_cut
 
+    @property
+    def drafting(self) -> DraftingParams:
+        """How its answers are drafted for."""
+        return DraftingParams(reference=self.line.reference)
+
     def params(self, params: SamplingParams) -> SamplingParams:
         """The options with one seed for the whole conversation: the seed reported brings all of it back."""
         return replace(params, seed=self.results[0].seed) if self.results else params
@@ -74,7 +80,8 @@ def answer(
 def _ask(llm: LLM, conversations: Sequence[Conversation], params: SamplingParams) -> Iterator[Conversation]:
     """One question of each."""
     asked = conversations[:: params.n]
-    results = llm.iterate([c.prompt_ids for c in asked], [c.params(params) for c in asked])
+    params_of = [c.params(params) for c in asked]
+    results = llm.iterate([c.prompt_ids for c in asked], params_of, drafting=[c.drafting for c in asked])
     for conversation, result in zip(conversations, results, strict=True):
         conversation.results.append(result)
         yield conversation

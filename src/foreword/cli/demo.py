@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from foreword.cli import options as opt
+from foreword.cli.difference_text import explain
 from foreword.cli.output import console, note
 from foreword.config import DraftConfig
 from foreword.sampling.params import SamplingParams
@@ -102,7 +103,7 @@ def _print_verdict(llm: "LLM", cases: list["Case"]) -> int:
         rounds = len(cases[0].ahead)
         print(f"ratio: {median(ratios):.2f} (median over answers; speeds are medians of {rounds} interleaved rounds)")
     for case, difference in found:
-        print(f"{case.name}, {case.mode}: {_explain(llm, difference)}")
+        print(f"{case.name}, {case.mode}: {explain(llm, difference)}")
     print(f"same tokens: {_same([difference for _, difference in found])}")
     return 0 if all(difference.is_near_tie for _, difference in found) else 1
 
@@ -126,7 +127,7 @@ def _show_broken_rule(ahead: "LLM", plain: "LLM", cases: list["Case"]) -> int:
         is_right_rule_clean &= all(difference.is_near_tie for difference in honest)
         print(f"\n--- {case.name}, {case.mode}")
         print(f"rule match              same tokens: {_same(honest)}")
-        reasons = "".join(f", {_explain(ahead, difference)}" for difference in wrong)
+        reasons = "".join(f", {explain(ahead, difference)}" for difference in wrong)
         print(f"rule accept everything  same tokens: {_same(wrong)}{reasons}")
     print(f"\nthe check caught the planted rule in {caught} of {len(cases)} answers")
     if not caught:
@@ -141,19 +142,6 @@ def _same(differences: list["Difference"]) -> str:
         return "NO"
     ties = len(differences)
     return f"yes, but for {ties} near-tie{'s' if ties > 1 else ''}"
-
-
-def _explain(llm: "LLM", difference: "Difference") -> str:
-    """The difference with its tokens as text."""
-    plain, other = (
-        "the end" if token is None else repr(llm.tokenizer.decode([token], skip_special_tokens=False))
-        for token in (difference.plain_token, difference.other_token)
-    )
-    kind = "a near-tie of rounding" if difference.is_near_tie else "not a near-tie"
-    return (
-        f"first difference at token {difference.index}: {plain} plainly, {other} here; "
-        f"scores {abs(difference.gap):.2g} apart, rounding moves them by at most {difference.tolerance:.2g}: {kind}"
-    )
 
 
 def _number(value: float | None) -> str:

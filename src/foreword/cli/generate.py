@@ -9,7 +9,7 @@ import typer
 
 from foreword.cli import options as opt
 from foreword.cli.output import note, print_json, progress_bar
-from foreword.cli.prompt_file import THE_PROMPT, PromptLine, read_prompts
+from foreword.cli.prompt_file import THE_PROMPT, PromptLine, read_prompts, read_reference
 from foreword.errors import ConfigError
 from foreword.sampling.params import SamplingParams
 
@@ -36,11 +36,21 @@ def generate(
     raw: Annotated[
         bool, typer.Option("--raw", help="--prompt is plain text to continue.", rich_help_panel=_PROMPTS)
     ] = False,
+    reference: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="A text that the answer to --prompt should resemble, such as the file it edits: ngram and suffix draft "
+            'from it too. In --prompts: the key "reference".',
+            rich_help_panel=_PROMPTS,
+        ),
+    ] = None,
     all_turns: Annotated[
         bool,
         typer.Option(
             "--all-turns",
-            help="Ask all turns of a line, the model's own answers in between. Counts are sums over its answers.",
+            help="Ask all turns of a line, the model's own answers in between. In --json, text, tokens and counts are "
+            'those of its answers together; "turns" has each by itself.',
             rich_help_panel=_PROMPTS,
         ),
     ] = False,
@@ -50,9 +60,11 @@ def generate(
     drafter: opt.Drafter = None,
     speculative_config: opt.SpeculativeConfig = None,
     num_speculative_tokens: opt.NumSpeculativeTokens = None,
+    adaptive: opt.Adaptive = False,
     verifier: opt.Verifier = "match",
     runtime: opt.Runtime = "auto",
     dtype: opt.Dtype = "auto",
+    kv_dtype: opt.KvDtype = "auto",
     threads: opt.Threads = None,
     batch_size: opt.BatchSize = 1,
     temperature: opt.Temperature = opt.DEFAULTS.temperature,
@@ -69,6 +81,12 @@ def generate(
     stop: opt.Stop = None,
     ignore_eos: opt.IgnoreEos = False,
     stop_token_id: opt.StopTokenId = None,
+    bad_word: opt.BadWord = None,
+    logit_bias: opt.LogitBias = None,
+    json_schema: opt.JsonSchema = None,
+    regex: opt.Regex = None,
+    choice: opt.Choice = None,
+    logprobs: opt.Logprobs = None,
 ) -> None:
     """Answer one prompt (--prompt) or a file of them (--prompts)."""
     params = SamplingParams(
@@ -86,11 +104,17 @@ def generate(
         stop=tuple(stop or ()),
         ignore_eos=ignore_eos,
         stop_token_ids=tuple(stop_token_id or ()),
+        bad_words=tuple(bad_word or ()),
+        logit_bias=opt.logit_biases(logit_bias),
+        grammar=opt.grammar(json_schema, regex, choice),
+        logprobs=logprobs,
     )
+    if logprobs is not None and not json:
+        raise ConfigError("--logprobs goes with --json")
     if n > 1 and all_turns:
         raise ConfigError("--n and --all-turns do not go together: which of the answers would the next turn follow?")
-    lines = _lines(prompt, prompts, raw=raw, all_turns=all_turns, limit=limit)
-    draft = opt.draft_options(drafter, speculative_config, num_speculative_tokens)
+    lines = _lines(prompt, prompts, reference, raw=raw, all_turns=all_turns, limit=limit)
+    draft = opt.draft_options(drafter, speculative_config, num_speculative_tokens, adaptive)
 
     from foreword.cli.conversation import Conversation, answer
     from foreword.cli.record import record
@@ -102,6 +126,7 @@ def generate(
         batch_size=batch_size,
         runtime=runtime,
         dtype=dtype,
+        kv_dtype=kv_dtype,
         threads=threads,
         show_progress=sys.stderr.isatty(),
         **draft,
@@ -115,13 +140,19 @@ def generate(
             advance()
             if json:
                 sample = {"sample_index": conversation.results[0].sample_index} if n > 1 else {}
-                print_json(record(llm, conversation) | sample)
+                print_json(record(llm, conversation, shows_turns=all_turns) | sample)
             else:
                 _print_answer(llm, conversation, show_header=len(conversations) > 1)
 
 
 def _lines(
-    prompt: str | None, prompts: Path | None, *, raw: bool, all_turns: bool, limit: int | None
+    prompt: str | None,
+    prompts: Path | None,
+    reference: Path | None,
+    *,
+    raw: bool,
+    all_turns: bool,
+    limit: int | None,
 ) -> list[PromptLine]:
     """The prompts that were asked for, before any model is looked at."""
     if (prompt is None) == (prompts is None):
@@ -130,19 +161,29 @@ def _lines(
     if prompts is not None:
         if raw:
             raise ConfigError('--raw goes with --prompt; in a file, lines of the form {"id", "prompt"} are plain text')
+        if reference is not None:
+            raise ConfigError('--reference goes with --prompt; in a file, lines have the key "reference"')
         return read_prompts(prompts, limit)
     if all_turns or limit is not None:
         raise ConfigError(f"{'--all-turns' if all_turns else '--limit'} goes with --prompts")
     if not prompt:
         raise ConfigError("the prompt is empty; give some text")
-    return [PromptLine(THE_PROMPT, 1, turns=None if raw else (prompt,), prompt=prompt if raw else None)]
+    return [
+        PromptLine(
+            THE_PROMPT,
+            1,
+            turns=None if raw else (prompt,),
+            prompt=prompt if raw else None,
+            reference=None if reference is None else read_reference(reference),
+        )
+    ]
 
 
 def _stream(llm: "LLM", conversations: Sequence["Conversation"], params: SamplingParams) -> None:
     """Print answers while they are made."""
     for conversation in conversations:
         _print_header(conversation, len(conversations) > 1)
-        for piece in llm.stream(conversation.prompt_ids, params):
+        for piece in llm.stream(conversation.prompt_ids, params, drafting=conversation.drafting):
             print(piece.text, end="", flush=True)
             if piece.result is not None:
                 conversation.results.append(piece.result)

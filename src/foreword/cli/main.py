@@ -12,7 +12,7 @@ from typing import Annotated
 
 import typer
 
-from foreword.cli import demo, doctor, generate, inspect_model, profile
+from foreword.cli import chat, check, demo, doctor, estimate, generate, inspect_model, profile, train
 from foreword.errors import ForewordError
 
 EXIT_BROKEN_PIPE, EXIT_USER_ERROR, EXIT_INTERRUPTED = 1, 2, 130
@@ -28,8 +28,12 @@ app = typer.Typer(
 )
 app.command(name="demo")(demo.demo)
 app.command(name="generate")(generate.generate)
+app.command(name="chat")(chat.chat)
+app.command(name="check")(check.check)
 app.command(name="inspect")(inspect_model.inspect)
 app.command(name="profile")(profile.profile)
+app.command(name="estimate")(estimate.estimate)
+app.command(name="train")(train.train)
 app.command(name="doctor")(doctor.doctor)
 
 

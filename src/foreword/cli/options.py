@@ -1,16 +1,23 @@
 """Options that several commands share. Defaults come from the dataclasses they fill in."""
 
 import json
-from typing import Annotated, Any
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from foreword.config import DraftConfig
+from foreword.config import DEFAULT_SPECULATIVE_TOKENS, DraftConfig
 from foreword.errors import ConfigError
 from foreword.sampling.params import SamplingParams
 
+if TYPE_CHECKING:
+    from foreword.sampling.grammar import Grammar
+
 # Written out, since the registries import torch and --help must not; a test holds them to the registries.
-DRAFTER_NAMES = "none, ngram, suffix, recycling, lookahead, layerskip, draft_model=PATH"
+DRAFTER_NAMES = (
+    "auto, none, ngram, suffix, recycling, lookahead, layerskip, draft_model=PATH, eagle=PATH, eagle2=PATH, eagle3=PATH"
+)
 VERIFIER_NAMES = "match, rejection, block, typical"
 _MODEL, _DRAFT, _SAMPLE = "Model", "Speculation", "Sampling"
 
@@ -25,6 +32,12 @@ Runtime = Annotated[str, typer.Option(help="auto, torch or native.", rich_help_p
 Dtype = Annotated[
     str,
     typer.Option(help="auto, float32, bfloat16 (both torch), int8 or int4 (both native).", rich_help_panel=_MODEL),
+]
+KvDtype = Annotated[
+    str,
+    typer.Option(
+        help="Cached keys and values: auto, float32, or bfloat16 (native: half the memory).", rich_help_panel=_MODEL
+    ),
 ]
 Threads = Annotated[int | None, typer.Option(help="CPU threads. Default: the physical cores.", rich_help_panel=_MODEL)]
 BatchSize = Annotated[int, typer.Option(help="Most prompts that run side by side.", rich_help_panel=_MODEL)]
@@ -46,7 +59,7 @@ SpeculativeConfig = Annotated[
 NumSpeculativeTokens = Annotated[
     int | None,
     typer.Option(
-        help=f"Most drafted tokens a step. Default: the drafter's own, often {DraftConfig.num_speculative_tokens}.",
+        help=f"Most drafted tokens a step. Default: the drafter's own, often {DEFAULT_SPECULATIVE_TOKENS}.",
         rich_help_panel=_DRAFT,
     ),
 ]
@@ -54,6 +67,15 @@ Verifier = Annotated[
     str,
     typer.Option(
         help=f"How drafts are checked: {VERIFIER_NAMES}. match keeps every token; typical is lossy.",
+        rich_help_panel=_DRAFT,
+    ),
+]
+
+Adaptive = Annotated[
+    bool,
+    typer.Option(
+        "--adaptive",
+        help="Draft only what pays here, by measured time; auto always does.",
         rich_help_panel=_DRAFT,
     ),
 ]
@@ -87,18 +109,44 @@ IgnoreEos = Annotated[
 StopTokenId = Annotated[
     list[int] | None, typer.Option(help="A further token that ends the answer; repeatable.", rich_help_panel=_SAMPLE)
 ]
+JsonSchema = Annotated[
+    str | None,
+    typer.Option(metavar="FILE|JSON", help="The answer is JSON that fits this schema.", rich_help_panel=_SAMPLE),
+]
+Regex = Annotated[str | None, typer.Option(help="The answer matches this as a whole.", rich_help_panel=_SAMPLE)]
+Choice = Annotated[
+    list[str] | None, typer.Option(help="The answer is one of these texts; repeatable.", rich_help_panel=_SAMPLE)
+]
+BadWord = Annotated[
+    list[str] | None, typer.Option(help="A text that the answer may not hold; repeatable.", rich_help_panel=_SAMPLE)
+]
+LogitBias = Annotated[
+    list[str] | None,
+    typer.Option(metavar="ID=NUMBER", help="Added to a token's logit; repeatable.", rich_help_panel=_SAMPLE),
+]
+Logprobs = Annotated[
+    int | None,
+    typer.Option(
+        metavar="N", help="With --json: each token's log-probability, and the N likeliest.", rich_help_panel=_SAMPLE
+    ),
+]
 Json = Annotated[bool, typer.Option("--json", help="Data as JSON on stdout, everything else on stderr.")]
 
 DEFAULTS = SamplingParams()
 
 
 def draft_options(
-    drafter: str | None, speculative_config: str | None, num_speculative_tokens: int | None
+    drafter: str | None,
+    speculative_config: str | None,
+    num_speculative_tokens: int | None,
+    is_adaptive: bool = False,
 ) -> dict[str, Any]:
-    """What the three options of speculation mean as arguments of `LLM`."""
+    """What the options of speculation mean as arguments of `LLM`."""
     if drafter is not None and speculative_config is not None:
         raise ConfigError("--drafter and --speculative-config both name a drafter; give one of them")
     options: dict[str, Any] = {"num_speculative_tokens": num_speculative_tokens}
+    if is_adaptive:
+        options["policy"] = "adaptive"
     if speculative_config is None:
         return options | {"drafter": drafter or DraftConfig.method}
     try:
@@ -111,3 +159,41 @@ def draft_options(
     if not isinstance(config, dict):
         raise ConfigError(f"--speculative-config is {speculative_config}; it must be a JSON object: {{...}}")
     return options | {"speculative_config": config}
+
+
+def grammar(json_schema: str | None, regex: str | None, choice: Sequence[str] | None) -> "Grammar | None":
+    """What the three options of a grammar mean; at most one may be given."""
+    given = {"--json-schema": json_schema is not None, "--regex": regex is not None, "--choice": bool(choice)}
+    names = [name for name, is_given in given.items() if is_given]
+    if len(names) > 1:
+        raise ConfigError(f"{' and '.join(names)} are all grammars; give one of them")
+    if not names:
+        return None
+    from foreword.sampling.grammar import Grammar
+
+    if json_schema is not None:
+        return Grammar.json_schema(_schema_text(json_schema))
+    return Grammar.regex(regex) if regex is not None else Grammar.choice(list(choice or ()))
+
+
+def _schema_text(given: str) -> str:
+    """The schema itself, or the content of the file that is named."""
+    if given.lstrip().startswith("{"):
+        return given
+    try:
+        return Path(given).read_text(encoding="utf-8-sig")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise ConfigError(f"--json-schema is {given!r}: neither a JSON object nor a file of one ({reason})") from error
+
+
+def logit_biases(given: Sequence[str] | None) -> dict[int, float]:
+    """Pairs of the form ID=NUMBER."""
+    biases: dict[int, float] = {}
+    for pair in given or ():
+        token, _, bias = pair.partition("=")
+        try:
+            biases[int(token)] = float(bias)
+        except ValueError as error:
+            raise ConfigError(f"--logit-bias is {pair!r}; allowed: a token id and a number, such as 42=-5") from error
+    return biases

@@ -35,9 +35,15 @@ def console() -> "Console":
 
 
 @contextmanager
-def progress_bar(label: str, total: int, is_wanted: bool = True) -> "Iterator[Callable[[], None]]":
-    """A bar on stderr that moves one on at each call; nothing where there is no terminal, or data goes there too."""
-    if not is_wanted or total < 2 or not sys.stderr.isatty() or sys.stdout.isatty():
+def progress_bar(
+    label: str, total: int, is_wanted: bool = True, *, data_comes_after: bool = False
+) -> "Iterator[Callable[[], None]]":
+    """A bar on stderr that moves one on at each call; nothing where there is no terminal, or data goes there too.
+
+    `data_comes_after`: nothing is printed on stdout while the bar is there, so they may share a terminal.
+    """
+    shares_screen = sys.stdout.isatty() and not data_comes_after
+    if not is_wanted or total < 2 or not sys.stderr.isatty() or shares_screen:
         yield lambda: None
         return
     from rich.console import Console

@@ -24,6 +24,7 @@ def profile(
     model: opt.Model = None,
     runtime: opt.Runtime = "auto",
     dtype: opt.Dtype = "auto",
+    kv_dtype: opt.KvDtype = "auto",
     threads: opt.Threads = None,
     widths: Widths = "1,2,4,8,16,32",
     context: Context = 256,
@@ -42,7 +43,7 @@ def profile(
     from foreword.bench.pass_cost import measure_pass_cost
     from foreword.engine.llm import load_model
 
-    loaded = load_model(model, runtime=runtime, dtype=dtype, threads=threads, show_progress=True)
+    loaded = load_model(model, runtime=runtime, dtype=dtype, kv_dtype=kv_dtype, threads=threads, show_progress=True)
     needed, room = context + max(sizes), loaded.checkpoint.spec.context_len
     if needed > room:
         raise ConfigError(f"context and widest pass take {needed} tokens; the model's context holds {room}")
@@ -59,6 +60,7 @@ def profile(
                 "floor_ms": cost.floor_ms,
                 "runtime": loaded.choice.name,
                 "dtype": loaded.choice.dtype,
+                "kv_dtype": loaded.choice.kv_dtype,
                 "context": cost.context_len,
                 "bandwidth_gb_per_s": cost.bandwidth_gb_per_s,
                 "weight_bytes": cost.weight_bytes,

@@ -4,7 +4,9 @@
     {"id": "a/2", "prompt": "Once upon a time"}                                           plain text
     {"id": "a/3", "token_ids": [1, 2, 3]}
 
-Other keys are ignored. A line without an id is called by its number.
+A line of any form may have a "reference" beside it: a text that the answer is expected to resemble, a source of
+drafts and no part of the prompt. Other keys are ignored, as is a reference that is no text: data sets keep lists of
+model answers there. A line without an id is called by its number.
 """
 
 import json
@@ -21,7 +23,7 @@ THE_PROMPT = "the prompt"  # where the prompt of --prompt comes from
 
 @dataclass(frozen=True)
 class PromptLine:
-    """One prompt and where it comes from. Exactly one of the last three is set."""
+    """One prompt and where it comes from. Exactly one of `turns`, `prompt` and `token_ids` is set."""
 
     where: str  # for messages: "FILE, line 3"
     id: str | int
@@ -29,6 +31,7 @@ class PromptLine:
     turns: tuple[str, ...] | None = None
     prompt: str | None = None
     token_ids: tuple[int, ...] | None = None
+    reference: str | None = None  # what the answer is expected to resemble
 
 
 def read_prompts(path: Path, limit: int | None = None) -> list[PromptLine]:
@@ -45,17 +48,25 @@ def read_prompts(path: Path, limit: int | None = None) -> list[PromptLine]:
     return prompts
 
 
+def read_reference(path: Path) -> str:
+    """The text of a reference's file."""
+    return _text(path, "reference")
+
+
 def _lines(path: Path) -> Iterator[tuple[int, str]]:
     """Numbered lines that are not blank. Only a line feed ends one: JSON strings may hold other line separators."""
-    try:
-        text = path.read_bytes().decode("utf-8-sig")
-    except OSError as error:
-        raise ConfigError(f"the prompts file {path} cannot be read: {error.strerror or error}") from error
-    except UnicodeDecodeError as error:
-        raise ConfigError(f"the prompts file {path} is not UTF-8 text ({error})") from error
-    for number, line in enumerate(text.split("\n"), start=1):
+    for number, line in enumerate(_text(path, "prompts").split("\n"), start=1):
         if line.strip():
             yield number, line
+
+
+def _text(path: Path, what: str) -> str:
+    try:
+        return path.read_bytes().decode("utf-8-sig")
+    except OSError as error:
+        raise ConfigError(f"the {what} file {path} cannot be read: {error.strerror or error}") from error
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"the {what} file {path} is not UTF-8 text ({error})") from error
 
 
 def _parse(where: str, number: int, text: str) -> PromptLine:
@@ -73,7 +84,14 @@ def _parse(where: str, number: int, text: str) -> PromptLine:
         raise ConfigError(f"{where}: id is {name!r}; allowed: a text or a number")
     if not isinstance(category, str | None):
         raise ConfigError(f"{where}: category is {category!r}; allowed: a text")
-    return PromptLine(where, name, category, **{given[0]: _checked(where, given[0], line[given[0]])})
+    reference = line.get("reference")
+    return PromptLine(
+        where,
+        name,
+        category,
+        reference=reference if isinstance(reference, str) else None,
+        **{given[0]: _checked(where, given[0], line[given[0]])},
+    )
 
 
 def _checked(where: str, form: str, value: Any) -> Any:

@@ -1,0 +1,158 @@
+"""`foreword train`: a drafter for a model, made of the model's own answers to prompts."""
+
+import re
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from foreword.cli import options as opt
+from foreword.cli.output import note
+from foreword.cli.prompt_file import read_prompts
+from foreword.errors import ConfigError, UnknownNameError
+
+if TYPE_CHECKING:
+    from foreword.engine.llm import LLM
+    from foreword.train.self_distill import Question
+
+# Written out, since the registry imports torch and --help must not; a test holds it to the registry.
+METHOD_NAMES = ("eagle3",)
+_DATA, _TRAIN = "Data", "Training"
+_UNITS = {"h": 3600, "m": 60, "s": 1}
+
+
+def train(
+    method: Annotated[str, typer.Argument(help=f"Which drafter: {', '.join(METHOD_NAMES)}.")],
+    prompts: Annotated[
+        list[Path],
+        typer.Option(
+            metavar="FILE.jsonl", help="Prompts to train on, as for generate; repeatable.", rich_help_panel=_DATA
+        ),
+    ],
+    out: Annotated[Path, typer.Option(help="Folder for the drafter and for going on after a break.")],
+    model: opt.Model = None,
+    time_budget: Annotated[
+        str, typer.Option(help="For everything, data included: 90s, 30m, 2h, 1h30m.", rich_help_panel=_TRAIN)
+    ] = "2h",
+    data: Annotated[
+        Path | None,
+        typer.Option(
+            help="Folder for answers and features; runs may share it. Default: in --out.", rich_help_panel=_DATA
+        ),
+    ] = None,
+    num_tokens: Annotated[
+        int, typer.Option(help="Answer tokens to train on; fewer where time runs out.", rich_help_panel=_DATA)
+    ] = 1_000_000,
+    max_new_tokens: Annotated[int, typer.Option(help="Longest answer.", rich_help_panel=_DATA)] = 256,
+    licence: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME=TEXT",
+            help="Licence of a prompts file, for the model card; repeatable.",
+            rich_help_panel=_DATA,
+        ),
+    ] = None,
+    draft_vocab_size: Annotated[
+        int, typer.Option(help="Most frequent tokens that are drafted.", rich_help_panel=_TRAIN)
+    ] = 8000,
+    unroll: Annotated[int, typer.Option(help="eagle3: own steps it learns to stand on.", rich_help_panel=_TRAIN)] = 4,
+    batch_tokens: Annotated[int, typer.Option(help="Answer tokens a training step.", rich_help_panel=_TRAIN)] = 512,
+    learning_rate: Annotated[float, typer.Option(help="The highest.", rich_help_panel=_TRAIN)] = 1e-3,
+    seed: Annotated[int, typer.Option(help="Of data, order and first weights.", rich_help_panel=_TRAIN)] = 0,
+    eval_every: Annotated[
+        str, typer.Option(help="Time between measurements on held-out prompts.", rich_help_panel=_TRAIN)
+    ] = "5m",
+    runtime: opt.Runtime = "auto",
+    dtype: opt.Dtype = "auto",
+    threads: opt.Threads = None,
+    batch_size: Annotated[
+        int, typer.Option(help="Prompts that are answered side by side.", rich_help_panel=_DATA)
+    ] = 48,
+) -> None:
+    """Train a drafter for a model on the model's own answers. Run it again to go on after a break."""
+    if method not in METHOD_NAMES:
+        raise UnknownNameError("method", method, METHOD_NAMES)
+    if out.is_file():
+        raise ConfigError(f"--out is the file {out}; allowed: a folder, new or of an earlier run")
+    lines = [(path, line) for path in prompts for line in read_prompts(path)]
+    budget_s, eval_s = parse_duration("--time-budget", time_budget), parse_duration("--eval-every", eval_every)
+    licences = _licences(licence or [])
+
+    import torch
+
+    from foreword.engine.llm import LLM
+    from foreword.train.settings import TrainSettings
+
+    settings = TrainSettings(
+        time_budget_s=budget_s,
+        num_tokens=num_tokens,
+        max_new_tokens=max_new_tokens,
+        draft_vocab_size=draft_vocab_size,
+        unroll=unroll,
+        batch_tokens=batch_tokens,
+        learning_rate=learning_rate,
+        seed=seed,
+        eval_every_s=eval_s,
+    )
+    if threads is not None:
+        torch.set_num_threads(threads)
+    llm = LLM(
+        model,
+        "none",
+        batch_size=batch_size,
+        runtime=runtime,
+        dtype=dtype,
+        threads=threads,
+        show_progress=sys.stderr.isatty(),
+    )
+    questions = _questions(llm, lines)
+
+    from foreword.cli.train_report import reporting
+    from foreword.train.session import train as run
+
+    with reporting() as reporter:
+        progress = run(method, llm, questions, out, settings, reporter, data=data, licences=licences)
+    note(
+        f"{progress.step} steps, {progress.num_tokens:,} answer tokens; best: {progress.best:.2f} tokens a step on held-out "
+        f"prompts (chains). It is in {out}; use it with --drafter {method}={out}"
+    )
+
+
+def parse_duration(option: str, text: str) -> float:
+    """Seconds of "90s", "30m", "2h" or "1h30m"."""
+    parts = re.findall(r"(\d+(?:\.\d+)?)([hms])", text)
+    seconds = sum(float(number) * _UNITS[unit] for number, unit in parts)
+    if "".join(number + unit for number, unit in parts) != text or seconds <= 0:
+        raise ConfigError(f"{option} is {text!r}; allowed: a time such as 90s, 30m, 2h or 1h30m")
+    return seconds
+
+
+def _licences(options: list[str]) -> dict[str, str]:
+    pairs = [option.partition("=") for option in options]
+    for option, (name, _, text) in zip(options, pairs, strict=True):
+        if not name or not text:
+            raise ConfigError(f"--licence is {option!r}; allowed: NAME=TEXT, the name of a prompts file without .jsonl")
+    return {name: text for name, _, text in pairs}
+
+
+def _questions(llm: "LLM", lines: list) -> "list[Question]":
+    """The prompts as tokens; those too long to leave room for an answer are left out and counted."""
+    from foreword.cli.conversation import Conversation
+    from foreword.errors import PromptTooLongError
+    from foreword.train.self_distill import Question
+
+    questions, num_long = [], 0
+    for path, line in lines:
+        try:
+            prompt_ids = Conversation.begin(llm, line).prompt_ids
+        except ConfigError as error:
+            if not isinstance(error.__cause__, PromptTooLongError):
+                raise
+            num_long += 1
+            continue
+        name = line.id if isinstance(line.id, str) else f"{path.stem}/{line.id}"
+        questions.append(Question(name, line.category, path.stem, tuple(prompt_ids)))
+    if num_long:
+        note(f"{num_long} prompts are longer than the model's context and were left out")
+    return questions

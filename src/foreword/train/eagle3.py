@@ -1,0 +1,236 @@
+"""Training EAGLE-3: the training-time test, its loss, its measure, its files [eagle3]."""
+
+import json
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import save_file
+from torch import Tensor
+from torch.nn import functional as F
+
+from foreword.config import ModelSpec
+from foreword.train.batches import Batch
+from foreword.train.eagle3_net import Eagle3Net, Eagle3Spec
+from foreword.train.features import Entry, FeatureStore
+from foreword.train.losses import best_tokens, head_loss, soft_targets
+from foreword.train.method import Losses, Measures, TargetTables
+from foreword.train.settings import TrainSettings
+from foreword.train.simulate import Chains, measure
+from foreword.train.vocabulary import count_draft_vocab, draft_ids, vocab_maps
+
+_DECAY = 0.8  # weight of a depth, of the one before
+
+
+@dataclass(frozen=True, kw_only=True)
+class Eagle3Options:
+    """How the network is unrolled."""
+
+    unroll: int = 4  # steps of the training-time test
+    eval_depth: int = 6  # deepest guess that is measured
+
+
+class Eagle3:
+    """Satisfies `Method`.
+
+    Args:
+        net: the network.
+        target: whose embedding is read.
+        vocab_ids: target ids of the draft vocabulary, ascending.
+        options: see there.
+        dtype: of the matrix products outside autocast: embedding, soft targets and head.
+    """
+
+    name = "eagle3"
+
+    def __init__(
+        self, net: Eagle3Net, target: TargetTables, vocab_ids: Tensor, options: Eagle3Options, dtype: torch.dtype
+    ) -> None:
+        self.module = net
+        self.options, self._target, self._vocab_ids = options, target, vocab_ids
+        self._dtype = dtype
+        self._embedding = target.embedding.to(dtype)
+        self._target_head = target.head[vocab_ids].to(dtype)
+        self._draft_ids = draft_ids(vocab_ids, target.spec.vocab_size)
+
+    @classmethod
+    def build(
+        cls,
+        target: TargetTables,
+        taps: tuple[int, ...],
+        vocab_ids: Tensor,
+        scale: Tensor,
+        *,
+        options: Eagle3Options,
+        dtype: torch.dtype,
+        seed: int,
+    ) -> "Eagle3":
+        """A fresh one. `scale` is the root mean square of each tapped value."""
+        net = Eagle3Net(Eagle3Spec(target.spec, taps, len(vocab_ids)))
+        net.initialise(target.head[vocab_ids].float(), scale, torch.Generator().manual_seed(seed))
+        return cls(net, target, vocab_ids, options, dtype)
+
+    def loss(self, batch: Batch) -> Losses:
+        """Sum over depths of 0.8^depth times the mean cross-entropy, masked to answers and the draft vocabulary."""
+        targets = soft_targets(batch.hidden.to(self._dtype).flatten(0, 1), self._target_head)
+        wanted = self._draft_ids[batch.choices.clamp_min(0)].flatten()  # (B * A)
+        states, places, weights, counts = [], [], [], []
+        for step, state in enumerate(self._unroll(batch, self.options.unroll)):
+            is_place, judged = _places(batch, step)
+            rows = (is_place & (wanted[judged] >= 0)).flatten().nonzero().flatten()
+            states.append(state.flatten(0, 1)[rows])
+            places.append(judged.flatten()[rows])
+            weights.append(torch.full((len(rows),), _DECAY**step / max(1, len(rows))))
+            counts.append(int(is_place.sum()))
+        x, place = self.module.norm(torch.cat(states)), torch.cat(places)
+        loss, is_right = head_loss(x, self.module.lm_head.weight, targets, place, torch.cat(weights), wanted[place])
+        rights = [int(part.sum()) for part in is_right.split([len(part) for part in places])]
+        return Losses(loss, rights, counts)
+
+    def evaluate(self, batches: Iterable[tuple[Batch, list[str | None]]]) -> Measures:
+        """Chains of guesses on greedy answers: a guess counts where all before it in the chain were right."""
+        chains: list[Chains] = []
+        by_category: dict[str, list[int]] = defaultdict(lambda: [0, 0])
+        with torch.no_grad():
+            for batch, categories in batches:
+                accepted = self._accepted(batch)  # (B, A - 1)
+                first = batch.num_columns - batch.answer_columns
+                for i, category in enumerate(categories):
+                    row = accepted[i, int(batch.answer_starts[i]) - first : -1].tolist()
+                    if row:
+                        chains.append(row)
+                        by_category[category or "none"][0] += sum(n > 0 for n in row)
+                        by_category[category or "none"][1] += len(row)
+        shares = {name: right / places for name, (right, places) in sorted(by_category.items())}
+        return measure(chains, self.options.eval_depth, shares)
+
+    def save(self, folder: Path, facts: Mapping[str, Any]) -> None:
+        """config.json and model.safetensors as vLLM and SGLang read them, bfloat16; the embedding is the target's."""
+        folder.mkdir(parents=True, exist_ok=True)
+        state = {name: value.detach() for name, value in self.module.named_parameters()}
+        state["fc.weight"] = state["fc.weight"] / self.module.feature_scale
+        tensors = {name: value.to(torch.bfloat16).contiguous() for name, value in state.items()}
+        tensors["d2t"], tensors["t2d"] = vocab_maps(self._vocab_ids, self._target.spec.vocab_size)
+        part = folder / "model.safetensors.part"
+        save_file(tensors, part, metadata={"format": "pt"})
+        part.replace(folder / "model.safetensors")
+        (folder / "config.json").write_text(json.dumps(self._config(facts), indent=2) + "\n")
+
+    def _config(self, facts: Mapping[str, Any]) -> dict[str, Any]:
+        spec = self._target.spec
+        config: dict[str, Any] = {
+            "architectures": ["LlamaForCausalLMEagle3"],
+            "model_type": "llama",
+            "hidden_act": "silu",
+            "hidden_size": spec.hidden_size,
+            "intermediate_size": spec.intermediate_size,
+            "num_hidden_layers": 1,
+            "num_attention_heads": spec.num_heads,
+            "num_key_value_heads": spec.num_kv_heads,
+            "head_dim": spec.head_dim,
+            "vocab_size": spec.vocab_size,
+            "draft_vocab_size": len(self._vocab_ids),
+            "max_position_embeddings": spec.context_len,
+            "rms_norm_eps": spec.norm_eps,
+            "rope_theta": spec.rope.theta,
+            "tie_word_embeddings": False,
+            "torch_dtype": "bfloat16",
+        }
+        if spec.rope.llama3 is not None:
+            scaling = spec.rope.llama3
+            config["rope_scaling"] = {
+                "rope_type": "llama3",
+                "factor": scaling.factor,
+                "low_freq_factor": scaling.low_freq_factor,
+                "high_freq_factor": scaling.high_freq_factor,
+                "original_max_position_embeddings": scaling.original_context_len,
+            }
+        elif spec.rope.linear_factor != 1.0:
+            config["rope_scaling"] = {"rope_type": "linear", "factor": spec.rope.linear_factor}
+        config["eagle_config"] = {
+            "eagle_aux_hidden_state_layer_ids": list(self.module.spec.taps),
+            "use_aux_hidden_state": True,
+        }
+        return config | {"foreword": dict(facts)}
+
+    def _unroll(self, batch: Batch, num_steps: int) -> Iterator[Tensor]:
+        """The layer's output of each step for the answers' pairs (B, A - 1, H)."""
+        # The last token begins no pair; a pair needs the token after.
+        features = self.module.fuse(batch.taps[:, :-1])
+        first, num_pairs = batch.num_columns - batch.answer_columns, batch.answer_columns - 1
+        embedded = F.embedding(batch.token_ids, self._embedding)[:, 1:]  # (B, T - 1, H): of the token after
+        state, seen = self.module.begin(features, embedded, num_pairs, batch.starts)
+        yield state
+        for step in range(1, num_steps):
+            ahead = F.pad(embedded[:, first + step :], (0, 0, 0, min(step, num_pairs)))[:, :num_pairs]
+            state = self.module.advance(state, ahead, seen, step, batch.starts)
+            yield state
+
+    def _accepted(self, batch: Batch) -> Tensor:
+        """For each pair, how many guesses in a row are the answer's own tokens (B, A - 1)."""
+        first, num_pairs = batch.num_columns - batch.answer_columns, batch.answer_columns - 1
+        said = self._draft_ids[batch.token_ids[:, first:]]  # (B, A)
+        accepted = torch.zeros(len(said), num_pairs, dtype=torch.int64)
+        is_alive = torch.ones(len(said), num_pairs, dtype=torch.bool)
+        head = self.module.lm_head.weight.to(self._dtype)
+        for step, state in enumerate(self._unroll(batch, self.options.eval_depth)):
+            rows = self.module.norm(state).to(self._dtype).flatten(0, 1)
+            best = best_tokens(rows, head).view(len(said), num_pairs)
+            is_alive &= best == F.pad(said, (0, step + 1), value=-2)[:, step + 2 :][:, :num_pairs]
+            accepted += is_alive
+        return accepted
+
+
+def taps_for(spec: ModelSpec) -> tuple[int, ...]:
+    """The residual streams that this method reads of a target."""
+    return Eagle3Spec.default_taps(spec.num_layers)
+
+
+def make(target: TargetTables, store: FeatureStore, settings: TrainSettings, work: Path) -> Eagle3:
+    """A fresh one for some data. The draft vocabulary is counted once and kept in `work`: weights depend on it."""
+    train = [entry for entry in store.entries if entry.split == "train"]
+    path = work / "draft_vocab.json"
+    if path.is_file():
+        vocab_ids = torch.tensor(json.loads(path.read_text()))
+    else:
+        answers = (store.token_ids(entry.start + entry.prompt_len, entry.start + entry.length) for entry in train)
+        size = min(settings.draft_vocab_size, target.spec.vocab_size)
+        vocab_ids = count_draft_vocab(answers, target.spec.vocab_size, size, target.eos_token_ids)
+        work.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(vocab_ids.tolist()))
+    return Eagle3.build(
+        target,
+        store.taps,
+        vocab_ids,
+        feature_scale(store, train),
+        options=Eagle3Options(unroll=settings.unroll),
+        dtype=settings.dtype,
+        seed=settings.seed,
+    )
+
+
+def feature_scale(store: FeatureStore, entries: Sequence[Entry], most_answers: int = 256) -> Tensor:
+    """Root mean square of each tapped value, over answers spread over the data."""
+    chosen = entries[:: max(1, len(entries) // most_answers)][:most_answers]
+    total, num_rows = torch.zeros(len(store.taps) * store.hidden_size), 0
+    for entry in chosen:
+        taps = store.rows(entry.start + entry.prompt_len - 1, entry.start + entry.length).taps.flatten(1).float()
+        total += taps.square().sum(0)
+        num_rows += len(taps)
+    return (total / max(1, num_rows)).sqrt()
+
+
+def _places(batch: Batch, step: int) -> tuple[Tensor, Tensor]:
+    """For each pair (B, A - 1): whether it drafts at this depth, and which row of (B * A) it is judged by.
+
+    Pair t of step s predicts token t + 2 + s, of which the target speaks at column t + 1 + s. The last column is left
+    out: nothing of the answer follows it.
+    """
+    num_rows, columns, width = len(batch.token_ids), batch.num_columns, batch.answer_columns
+    pair = torch.arange(columns - width, columns - 1)
+    is_place = (pair >= batch.answer_starts[:, None]) & (pair + 1 + step < columns - 1)
+    judged = (torch.arange(width - 1) + 1 + step).clamp_max(width - 1)
+    return is_place, torch.arange(num_rows)[:, None] * width + judged

@@ -1,0 +1,208 @@
+"""A whole training run: answers, features, training, and the folder that comes out.
+
+OUT/config.json model.safetensors README.md curve.*    the drafter, the best so far
+OUT/work/checkpoint.pt draft_vocab.json times.json     to go on after a kill
+DATA/answers DATA/features                             what it is trained on; several runs may share it
+"""
+
+import json
+import time
+from collections.abc import Mapping, Sequence
+from importlib import import_module
+from pathlib import Path
+from typing import Any, Protocol
+
+from foreword.engine.llm import LLM
+from foreword.errors import UnknownNameError
+from foreword.train.card import model_card
+from foreword.train.checkpoint import Progress
+from foreword.train.curves import write_curves
+from foreword.train.features import FeatureStore, extract_features
+from foreword.train.loop import LoopOptions, Status, Trainer
+from foreword.train.method import Measures, TargetTables
+from foreword.train.self_distill import HELD_OUT, Answer, AnswerStore, DistillOptions, Question, opened, self_distill
+from foreword.train.settings import TrainSettings
+from foreword.train.verify_live import verified_tokens_per_step
+
+METHODS: dict[str, str] = {"eagle3": "foreword.train.eagle3"}
+_LIVE_PROMPTS, _LIVE_TOKENS = 16, 128
+_LEAST_TRAIN_SHARE = 0.2  # of the budget, however long the data took
+
+
+class Reporter(Protocol):
+    """Who is told how far a run is."""
+
+    def phase(self, text: str) -> None:
+        """Something new begins."""
+        ...
+
+    def data(self, done: int, total: int) -> None:
+        """Tokens of the phase."""
+        ...
+
+    def status(self, status: Status) -> None:
+        """After a training step."""
+        ...
+
+    def best(self, measures: Measures, verified: Mapping[str, Any] | None) -> None:
+        """A better drafter was saved."""
+        ...
+
+
+def target_tables(llm: LLM) -> TargetTables:
+    """The target's embedding and head, as its files have them."""
+    checkpoint = opened(llm)
+    embedding = checkpoint.tensor("embed.weight")
+    head = embedding if checkpoint.spec.tied_head else checkpoint.tensor("head.weight")
+    return TargetTables(
+        checkpoint.spec, embedding, head, checkpoint.eos_token_ids, checkpoint.fingerprint, checkpoint.source
+    )
+
+
+def train(
+    method: str,
+    llm: LLM,
+    questions: Sequence[Question],
+    out: Path,
+    settings: TrainSettings,
+    reporter: Reporter,
+    *,
+    data: Path | None = None,
+    licences: Mapping[str, str] | None = None,
+) -> Progress:
+    """Train a drafter for the model of `llm` and leave it in `out`; goes on where an earlier run was.
+
+    Args:
+        method: which drafter, one of `METHODS`.
+        llm: the target, without a drafter.
+        questions: the prompts; some are held out.
+        out: the drafter's folder.
+        settings: see there.
+        reporter: is told how it goes.
+        data: where answers and features are kept (in `out` by default).
+        licences: of the prompts by group, for the card.
+    """
+    if method not in METHODS:
+        raise UnknownNameError("method", method, METHODS)
+    module, data, work = import_module(METHODS[method]), data or out / "data", out / "work"
+    times = _Times(work / "times.json")
+    answers = _collect_answers(llm, questions, data, settings, reporter, times)
+    store = FeatureStore(data, module.taps_for(llm.model.decoder.spec), llm.model.decoder.spec.hidden_size)
+    store.begin({"model_fingerprint": opened(llm).fingerprint, "dtype": llm.model.choice.dtype})
+    with times.counting("features"):
+        reporter.phase("reading the answers again for features")
+        extract_features(llm.model.decoder, answers, store, reporter.data)
+    target = target_tables(llm)
+    drafter = module.make(target, store, settings, work)
+    budget_s = max(settings.time_budget_s - times.total_s, _LEAST_TRAIN_SHARE * settings.time_budget_s)
+    facts = _facts(method, target, settings)
+
+    def keep(measures: Measures, progress: Progress) -> None:
+        told = {
+            **facts,
+            "unroll": settings.unroll,
+            "batch_tokens": settings.batch_tokens,
+            "learning_rate": settings.learning_rate,
+            "steps": progress.step,
+            "training_s": round(progress.elapsed_s, 1),
+            "answer_tokens_seen": progress.num_tokens,
+            "accept_by_depth": [round(rate, 4) for rate in measures.accept_by_depth],
+        }
+        drafter.save(out, told)
+        verified = verified_tokens_per_step(
+            llm.model, method, out, _live_prompts(answers), min(_LIVE_TOKENS, settings.max_new_tokens)
+        )
+        if verified is not None:
+            progress.curve[-1]["tokens_per_step"] = round(verified["tokens_per_step"], 4)
+        card = model_card(
+            method=method,
+            model=target.source,
+            licences=licences or {},
+            questions=questions,
+            answers=answers,
+            measures=measures,
+            facts={**told, **{f"{name}_s": round(value, 1) for name, value in times.values.items()}},
+            verified=verified,
+        )
+        (out / "README.md").write_text(card, encoding="utf-8")
+        reporter.best(measures, verified)
+
+    reporter.phase(f"training {method}")
+    options = _loop_options(settings, budget_s)
+    return Trainer(
+        drafter, store, options, work, facts, reporter.status, keep, lambda progress: write_curves(out, progress.curve)
+    ).run()
+
+
+class _Times:
+    """Seconds spent in each phase, over all sessions."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self.values: dict[str, float] = json.loads(path.read_text()) if path.is_file() else {}
+
+    @property
+    def total_s(self) -> float:
+        return sum(self.values.values())
+
+    def counting(self, name: str) -> "_Counting":
+        return _Counting(self, name)
+
+    def add(self, name: str, seconds: float) -> None:
+        self.values[name] = self.values.get(name, 0.0) + seconds
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        self._path.write_text(json.dumps(self.values))
+
+
+class _Counting:
+    """Adds the time of a block, also where it ends by an error."""
+
+    def __init__(self, times: _Times, name: str) -> None:
+        self._times, self._name = times, name
+
+    def __enter__(self) -> None:
+        self._start_s = time.perf_counter()
+
+    def __exit__(self, *_: object) -> None:
+        self._times.add(self._name, time.perf_counter() - self._start_s)
+
+
+def _collect_answers(
+    llm: LLM, questions: Sequence[Question], data: Path, settings: TrainSettings, reporter: Reporter, times: _Times
+) -> list[Answer]:
+    """The target's answers: as many as were asked for, or as fit in their share of the time."""
+    options = DistillOptions(num_tokens=settings.num_tokens, max_new_tokens=settings.max_new_tokens, seed=settings.seed)
+    reporter.phase("the model answers the prompts")
+    left_s = settings.data_share * settings.time_budget_s - times.values.get("answers", 0.0)
+    with times.counting("answers"):
+        return self_distill(llm, questions, AnswerStore(data), options, reporter.data, time.monotonic() + left_s)
+
+
+def _facts(method: str, target: TargetTables, settings: TrainSettings) -> dict[str, Any]:
+    """What makes a run the run it is: another value is another run. All else may change when it goes on."""
+    return {
+        "method": method,
+        "target": target.source,
+        "target_fingerprint": target.fingerprint,
+        "draft_vocab_size": min(settings.draft_vocab_size, target.spec.vocab_size),
+        "seed": settings.seed,
+    }
+
+
+def _loop_options(settings: TrainSettings, budget_s: float) -> LoopOptions:
+    return LoopOptions(
+        time_budget_s=budget_s,
+        max_steps=settings.max_steps,
+        batch_tokens=settings.batch_tokens,
+        max_len=settings.max_len,
+        learning_rate=settings.learning_rate,
+        seed=settings.seed,
+        eval_every_s=settings.eval_every_s,
+        dtype=settings.dtype,
+    )
+
+
+def _live_prompts(answers: Sequence[Answer]) -> list[list[int]]:
+    """Held-out prompts spread over the data, each once."""
+    prompts = list({a.id: list(a.token_ids[: a.prompt_len]) for a in answers if a.split == HELD_OUT}.values())
+    return prompts[:: max(1, len(prompts) // _LIVE_PROMPTS)][:_LIVE_PROMPTS]

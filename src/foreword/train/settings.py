@@ -1,0 +1,43 @@
+"""What a user may set about a training run."""
+
+from dataclasses import dataclass
+
+import torch
+
+from foreword.errors import ConfigError
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainSettings:
+    """Settings of `foreword train`, of all methods; `ConfigError` for values that cannot be."""
+
+    time_budget_s: float = 7200.0  # for everything, data included
+    num_tokens: int = 1_000_000  # of answers; fewer where the time for data runs out first
+    max_new_tokens: int = 256
+    draft_vocab_size: int = 8000
+    unroll: int = 4  # eagle3: steps of the training-time test
+    batch_tokens: int = 512  # small: within hours, steps are worth more than smooth gradients
+    max_len: int = 512
+    learning_rate: float = 1e-3
+    seed: int = 0
+    eval_every_s: float = 300.0
+    max_steps: int | None = None
+    dtype: torch.dtype = torch.bfloat16
+    data_share: float = 0.4  # most of the budget that the target's answers may take
+
+    def __post_init__(self) -> None:
+        lowest = {
+            "num_tokens": 1,
+            "max_new_tokens": 2,
+            "draft_vocab_size": 1,
+            "unroll": 1,
+            "batch_tokens": 2,
+            "max_len": 2,
+        }
+        for name, least in lowest.items():
+            if getattr(self, name) < least:
+                raise ConfigError(f"{name} is {getattr(self, name)}; allowed: {least} or above")
+        if not self.time_budget_s > 0:
+            raise ConfigError(f"time_budget is {self.time_budget_s:g} s; allowed: above 0, such as 30m or 2h")
+        if not self.learning_rate > 0:
+            raise ConfigError(f"learning_rate is {self.learning_rate}; allowed: above 0")

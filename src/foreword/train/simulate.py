@@ -1,0 +1,33 @@
+"""What decoding would gain, from how many guesses in a row are right at each place of an answer."""
+
+from collections.abc import Mapping, Sequence
+
+from foreword.train.method import Measures
+
+Chains = list[int]  # of one answer: guesses in a row that are right, drafting from each of its tokens
+
+
+def measure(chains: Sequence[Chains], depth: int, shares: Mapping[str, float]) -> Measures:
+    """Acceptance by depth over all places, and tokens a step of chains of `depth`.
+
+    A guess beyond the answer's end cannot be right, so places near it count only to the depth that is left.
+    """
+    reached, right = [0] * depth, [0] * depth
+    for answer in chains:
+        for place, accepted in enumerate(answer):
+            for d in range(min(depth, len(answer) - place, accepted + 1)):
+                reached[d] += 1
+                right[d] += accepted > d
+    rates = [r / n if n else 0.0 for r, n in zip(right, reached, strict=True)]
+    return Measures(rates, tokens_per_step(chains), dict(shares), sum(map(len, chains)))
+
+
+def tokens_per_step(chains: Sequence[Chains]) -> float:
+    """Tokens after the first, a step: each step keeps its accepted guesses and one token more."""
+    num_tokens = num_steps = 0
+    for answer in chains:
+        place = 0
+        while place < len(answer):
+            emitted = min(answer[place] + 1, len(answer) - place)
+            num_tokens, num_steps, place = num_tokens + emitted, num_steps + 1, place + emitted
+    return num_tokens / num_steps if num_steps else 0.0

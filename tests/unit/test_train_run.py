@@ -1,0 +1,361 @@
+"""A training run: its data, its order, its breaks, its command."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from foreword.cli.train import METHOD_NAMES, parse_duration
+from foreword.engine.llm import LLM
+from foreword.errors import ConfigError
+from foreword.runtime.base import Need
+from foreword.sampling.params import SamplingParams
+from foreword.train import eagle3
+from foreword.train.batches import BatchOrder, Position, collate
+from foreword.train.features import Entry, FeatureStore, extract_features
+from foreword.train.loop import LoopOptions
+from foreword.train.self_distill import (
+    HELD_OUT,
+    Answer,
+    AnswerStore,
+    DistillOptions,
+    Question,
+    schedule,
+    self_distill,
+    split_of,
+)
+from foreword.train.session import METHODS, target_tables, train
+from foreword.train.settings import TrainSettings
+from foreword.train.simulate import measure, tokens_per_step
+from foreword.train.vocabulary import count_draft_vocab, draft_ids, vocab_maps
+from foreword.tree.draft_tree import DraftTree
+from foreword.tree.pack import pack
+from tests.support.tiny_chat import write_tiny_chat
+
+OPTIONS = DistillOptions(num_tokens=400, max_new_tokens=12, held_out=0.4)
+
+
+@pytest.fixture(scope="module")
+def llm(tmp_path_factory) -> LLM:
+    folder = tmp_path_factory.mktemp("tiny")
+    return LLM(write_tiny_chat(folder), "none", batch_size=8, runtime="torch", cache_dir=folder / "cache")
+
+
+@pytest.fixture(scope="module")
+def questions(llm) -> list[Question]:
+    def ask(i, group):
+        prompt = llm.encode([{"role": "user", "content": f"{group} question {i}"}])
+        return Question(f"{group}/{i}", group, group, tuple(prompt))
+
+    return [ask(i, "long") for i in range(20)] + [ask(i, "short") for i in range(3)]
+
+
+def nothing(*_):
+    pass
+
+
+@pytest.fixture(scope="module")
+def data(llm, questions, tmp_path_factory) -> tuple[Path, list[Answer], FeatureStore]:
+    folder = tmp_path_factory.mktemp("data")
+    answers = self_distill(llm, questions, AnswerStore(folder), OPTIONS, nothing)
+    store = FeatureStore(folder, (1, 2), llm.model.decoder.spec.hidden_size)
+    store.begin({"model_fingerprint": llm.model.checkpoint.fingerprint, "dtype": llm.model.choice.dtype})
+    extract_features(llm.model.decoder, answers, store, nothing)
+    return folder, answers, store
+
+
+class Quiet:
+    """A reporter that keeps what it is told."""
+
+    def __init__(self, stop_at: int | None = None) -> None:
+        self.phases, self.statuses, self.num_best, self._stop_at = [], [], 0, stop_at
+
+    def phase(self, text):
+        self.phases.append(text)
+
+    def data(self, done, total):
+        pass
+
+    def status(self, status):
+        self.statuses.append(status)
+        if status.step == self._stop_at:
+            raise KeyboardInterrupt
+
+    def best(self, measures, verified):
+        self.num_best += 1
+
+
+def test_groups_take_turns_and_half_of_the_answers_are_greedy(questions):
+    jobs = list(schedule(questions, OPTIONS))
+    assert [job.question.group for job in jobs[:18]] == ["long", "short"] * 9
+    assert len({(job.question.id, job.temperature) for job in jobs}) == len(jobs) == 3 * len(questions)
+    first_round = [job.temperature for job in jobs if job.question.group == "long"][:20]
+    assert sorted(first_round) == [0.0] * 10 + [0.7] * 5 + [1.0] * 5
+    assert list(schedule(questions, OPTIONS)) == jobs
+
+
+def test_a_question_keeps_its_side():
+    sides = [split_of(f"q/{i}", 0.25) for i in range(2000)]
+    assert 0.22 < sides.count(HELD_OUT) / 2000 < 0.28
+    assert [split_of(f"q/{i}", 0.25) for i in range(2000)] == sides
+
+
+def test_answers_go_on_where_a_kill_left_them(llm, questions, data, tmp_path):
+    _, whole, _ = data
+    store = AnswerStore(tmp_path)
+    self_distill(llm, questions, store, DistillOptions(num_tokens=90, max_new_tokens=12, held_out=0.4), nothing)
+    shard = tmp_path / "answers" / "00000.jsonl"
+    lines = shard.read_bytes()
+    shard.write_bytes(lines[:-25])  # the last line half written
+    resumed = self_distill(llm, questions, store, OPTIONS, nothing)
+    assert resumed == whole == AnswerStore(tmp_path).read()
+    assert sum(a.answer_len for a in whole) >= OPTIONS.num_tokens
+    with pytest.raises(ConfigError, match="max_new_tokens 12, now it is 13"):
+        self_distill(llm, questions, store, DistillOptions(max_new_tokens=13, held_out=0.4), nothing)
+
+
+def test_greedy_answers_are_the_targets_own_words(llm, data):
+    answer = next(a for a in data[1] if a.temperature == 0.0)
+    (result,) = llm.generate([list(answer.token_ids[: answer.prompt_len])], SamplingParams(max_tokens=12))
+    assert result.token_ids == list(answer.token_ids[answer.prompt_len :])
+
+
+def test_features_are_those_of_one_pass(llm, data):
+    """Packed passes give each answer what a pass of its own gives; a greedy answer follows the stored choices."""
+    _, answers, store = data
+    decoder = llm.model.decoder
+    for entry, answer in list(zip(store.entries, answers, strict=True))[:4]:
+        cache = decoder.new_cache()
+        slot = cache.open(entry.length)
+        out = decoder.forward(pack([DraftTree.chain(list(answer.token_ids))], [0], [slot]), cache, Need(taps=(1, 2)))
+        rows = store.rows(entry.start, entry.start + entry.length)
+        assert rows.token_ids.tolist() == list(answer.token_ids)
+        torch.testing.assert_close(rows.taps.float(), out.taps, rtol=2e-2, atol=2e-2)
+        assert (rows.choices[: entry.prompt_len - 1] == -1).all()
+        if answer.temperature == 0.0:
+            assert rows.choices[entry.prompt_len - 1 : -1].tolist() == list(answer.token_ids[entry.prompt_len :])
+
+
+def test_long_answers_are_read_in_chunks(llm, tmp_path, monkeypatch):
+    from foreword.train import features
+
+    tokens = tuple(torch.randint(40, 200, (50,), generator=torch.Generator().manual_seed(0)).tolist())
+    answers = [
+        Answer("a", None, "train", 20, tokens, 0.0, 0, "stop"),
+        Answer("b", None, "train", 3, tokens[:9], 0.0, 0, "stop"),
+    ]
+    found = []
+    for rows in (512, 16):
+        monkeypatch.setattr(features, "_ROWS", rows)
+        store = FeatureStore(tmp_path / str(rows), (1, 2), llm.model.decoder.spec.hidden_size)
+        store.begin({})
+        extract_features(llm.model.decoder, answers, store, nothing)
+        found.append(store.rows(0, store.num_rows))
+    torch.testing.assert_close(found[0].taps.float(), found[1].taps.float(), rtol=2e-2, atol=2e-2)
+    assert torch.equal(found[0].choices, found[1].choices)
+    assert (found[0].choices[:19] == -1).all()
+    assert (found[0].choices[19:50] >= 0).all()
+
+
+def test_half_written_features_are_read_again(llm, data, tmp_path):
+    _, answers, whole = data
+    store = FeatureStore(tmp_path, (1, 2), whole.hidden_size)
+    store.begin({})
+    extract_features(llm.model.decoder, answers[:5], store, nothing)
+    with (store.folder / "taps.bf16").open("ab") as file:
+        file.write(b"rows of an answer without a line")
+    again = FeatureStore(tmp_path, (1, 2), whole.hidden_size)
+    again.begin({})
+    extract_features(llm.model.decoder, answers, again, nothing)
+    assert again.entries == whole.entries
+    assert torch.equal(again.rows(0, again.num_rows).taps, whole.rows(0, whole.num_rows).taps)
+
+
+def test_the_loss_mask_follows_the_chat_template(llm, data):
+    """What the mask covers is the answer but its first token, nothing of the template and nothing of the question."""
+    from foreword.train.eagle3 import _places
+
+    _, answers, store = data
+    entries = [e for e in store.entries if e.answer_len > 4][:3]
+    batch = collate(store, entries, 512)
+    is_place, _ = _places(batch, 0)
+    for i, entry in enumerate(entries):
+        answer = next(a for e, a in zip(store.entries, answers, strict=True) if e == entry)
+        columns = torch.arange(batch.num_columns - batch.answer_columns, batch.num_columns - 1)[is_place[i]]
+        masked = batch.token_ids[i, columns + 2].tolist()
+        assert masked == list(answer.token_ids[entry.prompt_len + 1 :])
+        assert "assistant" in llm.tokenizer.decode(list(answer.token_ids[: entry.prompt_len]))
+    assert is_place.sum() == sum(e.answer_len - 1 for e in entries)
+
+
+def test_cropping_leaves_out_the_prompts_beginning(data):
+    store = data[2]
+    entry = max(store.entries, key=lambda e: e.answer_len)
+    batch = collate(store, [entry], entry.answer_len + 3)
+    assert batch.token_ids[0].tolist() == store.rows(0, store.num_rows).token_ids[
+        entry.start + entry.prompt_len - 3 : entry.start + entry.length
+    ].tolist()  # fmt: skip
+    assert int(batch.answer_starts[0]) == 2
+
+
+def test_every_epoch_has_each_answer_once_in_an_order_of_its_own():
+    entries = [Entry(10 * i, 10, 10 - n, "train", None, 0.0) for i, n in enumerate([2, 9, 4, 7, 3, 8, 5, 6] * 5)]
+    order = BatchOrder(entries, 24, seed=3)
+    position, epochs = Position(), [[], [], []]
+    while position.epoch < 3:
+        batch = order.batch(position)
+        assert len(batch) == 1 or len(batch) * max(e.answer_len for e in batch) <= 24
+        epochs[position.epoch] += batch
+        position = order.after(position)
+    assert all(sorted(e.start for e in epoch) == [e.start for e in entries] for epoch in epochs)
+    assert epochs[0] != epochs[1]
+    assert BatchOrder(entries, 24, seed=3).batch(Position(1, 2)) == order.batch(Position(1, 2))
+
+
+def test_the_draft_vocabulary_round_trips():
+    answers = [np.array([9, 9, 9, 4, 4, 7], dtype=np.int32), np.array([4, 9, 2], dtype=np.int32)]
+    ids = count_draft_vocab(answers, vocab_size=12, draft_vocab_size=4, forced=(11,))
+    assert ids.tolist() == [2, 4, 9, 11]  # 2 and 7 are as frequent: the lower id
+    d2t, t2d = vocab_maps(ids, 12)
+    assert (torch.arange(4) + d2t).tolist() == ids.tolist()
+    assert t2d.nonzero().flatten().tolist() == ids.tolist()
+    assert draft_ids(ids, 12)[ids].tolist() == [0, 1, 2, 3]
+    assert (draft_ids(ids, 12) >= 0).tolist() == t2d.tolist()
+    with pytest.raises(ConfigError, match="draft_vocab_size is 13; allowed: 1 to the model's 12"):
+        count_draft_vocab(answers, 12, 13, forced=(11,))
+
+
+def test_walking_an_answer_counts_as_decoding_does():
+    # From place 0 two guesses are right: 3 tokens; from place 3 none: 1; from place 4 two, of which one is left: 1 + 1.
+    assert tokens_per_step([[2, 0, 0, 0, 1, 0]]) == 6 / 3
+    measures = measure([[2, 0, 0, 0, 1, 0]], depth=3, shares={})
+    assert measures.accept_by_depth == [2 / 6, 1 / 2, 0.0]
+
+
+SETTINGS = TrainSettings(
+    time_budget_s=600.0, num_tokens=400, max_new_tokens=12, draft_vocab_size=64, unroll=2, batch_tokens=48, max_steps=6,
+    eval_every_s=1e9, dtype=torch.float32, seed=0,
+)  # fmt: skip
+
+
+@pytest.fixture
+def wide_split(monkeypatch):
+    """Few questions: more of them held out."""
+    from foreword.train import session
+
+    monkeypatch.setattr(session, "DistillOptions", lambda **options: DistillOptions(held_out=0.4, **options))
+
+
+def weights(out: Path) -> dict[str, torch.Tensor]:
+    return torch.load(out / "work" / "checkpoint.pt", weights_only=True)["module"]
+
+
+def test_a_run_that_was_killed_ends_as_one_that_was_not(llm, questions, data, tmp_path, wide_split, monkeypatch):
+    whole, killed = tmp_path / "whole", tmp_path / "killed"
+    progress = train("eagle3", llm, questions, whole, SETTINGS, Quiet(), data=data[0])
+    assert progress.step == 6
+    options = LoopOptions
+    monkeypatch.setattr("foreword.train.session.LoopOptions", lambda **o: options(**o, save_every_s=0.0))
+    with pytest.raises(KeyboardInterrupt):
+        train("eagle3", llm, questions, killed, SETTINGS, Quiet(stop_at=4), data=data[0])
+    reporter = Quiet()
+    train("eagle3", llm, questions, killed, SETTINGS, reporter, data=data[0])
+    assert [status.step for status in reporter.statuses] == [5, 6]
+    first, second = weights(whole), weights(killed)
+    assert first.keys() == second.keys()
+    assert all(torch.equal(first[name], second[name]) for name in first)
+    settings = replace(SETTINGS, draft_vocab_size=32)
+    with pytest.raises(ConfigError, match="draft_vocab_size 64, now it is 32"):
+        train("eagle3", llm, questions, killed, settings, Quiet(), data=data[0])
+
+
+def test_going_on_with_other_batches_begins_an_epoch(llm, questions, data, tmp_path, wide_split):
+    train("eagle3", llm, questions, tmp_path, replace(SETTINGS, max_steps=2), Quiet(), data=data[0])
+    settings = replace(SETTINGS, max_steps=3, batch_tokens=24, learning_rate=1e-4, unroll=1)
+    progress = train("eagle3", llm, questions, tmp_path, settings, Quiet(), data=data[0])
+    assert (progress.step, progress.position) == (3, Position(1, 1))
+
+
+def test_the_decoder_drafts_what_the_trainer_measured(llm, data, tmp_path):
+    """Trainer and drafter agree to the step: walking held-out answers offline counts the passes that decoding takes."""
+    _, answers, store = data
+    settings = TrainSettings(draft_vocab_size=64, unroll=3, dtype=torch.float32)
+    target = target_tables(llm)
+    trained = eagle3.make(target, store, settings, tmp_path)
+    net = trained.module
+    optimiser = torch.optim.AdamW(net.parameters(), lr=3e-3)
+    greedy = [e for e in store.entries if e.temperature == 0.0 and e.answer_len > 2]
+    batch = collate(store, greedy, 512)
+    for _ in range(60):
+        optimiser.zero_grad()
+        trained.loss(batch).loss.backward()
+        optimiser.step()
+    with torch.no_grad():  # as the file has them
+        net.fc.weight.div_(net.feature_scale)
+        net.feature_scale.fill_(1.0)
+        for parameter in net.parameters():
+            parameter.copy_(parameter.to(torch.bfloat16))
+    trained.save(tmp_path, {})
+    depth = trained.options.eval_depth
+    config = {"method": "eagle3", "model": str(tmp_path), "num_speculative_tokens": depth}
+    drafting = LLM(llm.model, {**config, "draft_tree_width": 1, "draft_tree_depth": depth})
+    prompts = [list(a.token_ids[: a.prompt_len]) for a, e in zip(answers, store.entries, strict=True) if e in greedy]
+    results = drafting.generate(prompts, SamplingParams(max_tokens=12))
+    live = sum(r.stats.new_tokens - 1 for r in results) / sum(r.stats.num_steps for r in results)
+    measures = trained.evaluate([(batch, [None] * len(greedy))])
+    assert measures.tokens_per_step == pytest.approx(live)
+    assert live > 1.5
+
+
+def test_the_command_leaves_a_drafter_with_its_card(tmp_path, capsys, wide_split):
+    from foreword.cli.main import main
+
+    model = write_tiny_chat(tmp_path)
+    prompts = tmp_path / "mine.jsonl"
+    prompts.write_text("".join(json.dumps({"id": f"m/{i}", "turns": [f"word {i}"]}) + "\n" for i in range(12)))
+    out = tmp_path / "drafter"
+    arguments = ["train", "eagle3", "--model", str(model), "--prompts", str(prompts), "--out", str(out)]
+    arguments += ["--time-budget", "4s", "--num-tokens", "150", "--max-new-tokens", "8", "--draft-vocab-size", "50"]
+    arguments += ["--runtime", "torch", "--licence", "mine=CC0", "--batch-tokens", "64"]
+    assert main(arguments) == 0
+    err = capsys.readouterr().err
+    assert "the model answers the prompts" in err
+    assert "tokens a step on held-out prompts" in err
+    assert "by the verifier" in err
+    assert {"config.json", "model.safetensors", "README.md", "curve.json", "curve.svg"} <= {
+        p.name for p in out.iterdir()
+    }
+    card = (out / "README.md").read_text()
+    assert "| mine | CC0 |" in card
+    assert json.loads((out / "curve.json").read_text())[-1]["step"] > 0
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"method": "eagle9"}, "unknown method 'eagle9'"),
+        ({"--time-budget": "2 hours"}, "allowed: a time such as 90s, 30m, 2h or 1h30m"),
+        ({"--unroll": "0"}, "unroll is 0; allowed: 1 or above"),
+        ({"--licence": "MIT"}, "allowed: NAME=TEXT"),
+    ],
+)
+def test_mistakes_are_one_line(change, message, tmp_path, capsys):
+    from foreword.cli.main import main
+
+    prompts = tmp_path / "p.jsonl"
+    prompts.write_text('{"prompt": "a"}\n')
+    options = {"--prompts": str(prompts), "--out": str(tmp_path / "o")} | {
+        k: v for k, v in change.items() if k[0] == "-"
+    }
+    arguments = ["train", change.get("method", "eagle3"), *[part for pair in options.items() for part in pair]]
+    assert main(arguments) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_durations_and_names():
+    assert parse_duration("--x", "1h30m") == 5400
+    assert parse_duration("--x", "90s") == 90
+    assert tuple(METHODS) == METHOD_NAMES
