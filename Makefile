@@ -4,6 +4,7 @@
 #   make test    all tests                         make format      put the code in order
 #   make install only set up .venv                 make clean       delete .venv and caches
 #   make soak    100,000 tokens, none may differ   make check-kernels   the kernels under sanitizers
+#   make fuzz    2,000 random combinations of options and drafters
 #
 # Another Python: make PYTHON=python3.12 demo
 
@@ -13,7 +14,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 KERNEL_SOURCES := $(shell find kernels -name build -prune -o -type f -print 2>/dev/null)
 
-.PHONY: help install demo test check check-kernels soak format constraints clean
+.PHONY: help install demo test check check-kernels soak fuzz format constraints clean
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -59,6 +60,10 @@ check: install
 # 100,000 tokens on the default model: not one may differ from plain decoding. Minutes.
 soak: install
 	@$(BIN)/python -m foreword.bench.soak
+
+# 2,000 random combinations of prompts, options, drafters and batches against plain decoding. Some ten minutes.
+fuzz: install
+	@$(BIN)/python -m benchmarks.fuzz
 
 # The kernels' tests once more, built with AddressSanitizer and UndefinedBehaviorSanitizer.
 check-kernels: install

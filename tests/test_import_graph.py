@@ -8,12 +8,13 @@ import pytest
 SRC = Path(__file__).parents[1] / "src" / "foreword"
 
 # What each package may import, besides itself.
-_BASE = {"config", "errors", "sampling", "tree"}
+_BASE = {"config", "errors", "files", "sampling", "tree"}
 _MODELS = _BASE | {"verify", "runtime", "checkpoint"}
 _ENGINE = _MODELS | {"target", "draft"}
 ALLOWED = {
     "config": {"errors"},
     "errors": set(),
+    "files": set(),
     "sampling": {"config", "errors", "tree"},
     "tree": {"config", "errors", "sampling"},
     "verify": _BASE,

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from foreword.engine.llm import LLM, LoadedModel, load_model
     from foreword.engine.result import Piece, Result
     from foreword.errors import CapacityError, ConfigError, FidelityError, ForewordError, KernelError, LoadError
+    from foreword.sampling.drafting_params import DraftingParams
     from foreword.sampling.grammar import Grammar
     from foreword.sampling.params import SamplingParams
     from foreword.tree.draft_tree import DraftTree
@@ -31,6 +32,7 @@ __all__ = [
     "ConfigError",
     "DraftConfig",
     "DraftTree",
+    "DraftingParams",
     "FidelityError",
     "ForewordError",
     "Grammar",
@@ -50,6 +52,7 @@ _HOMES = {
     "ConfigError": "foreword.errors",
     "DraftConfig": "foreword.config",
     "DraftTree": "foreword.tree.draft_tree",
+    "DraftingParams": "foreword.sampling.drafting_params",
     "FidelityError": "foreword.errors",
     "ForewordError": "foreword.errors",
     "Grammar": "foreword.sampling.grammar",

@@ -108,6 +108,40 @@ def test_names_joined_by_commas():
         make_drafter(draft_config("suffix,draft_model"), Target(DECODER))
 
 
+class Witness(Fixed):
+    """Checks the likeliest tokens that it is shown against the model itself."""
+
+    def __init__(self, name, chain, prob, top_k, top_of_known):
+        super().__init__(name, chain, prob)
+        self.need = DraftNeed(top_k=top_k, top_of_known=top_of_known)
+
+    def observe(self, requests, trees, verdicts, batch, output):
+        rows = output.top_ids.tolist()
+        assert len(rows) == len(self.need.top_nodes(trees, batch.starts))
+        for i, (request, tree) in enumerate(zip(requests, trees, strict=True)):
+            for node in range(0 if self.need.top_of_known else tree.num_known - 1, tree.num_nodes):
+                text = [*request.token_ids[: batch.kv_lens[i]], *(tree.token_ids[n] for n in tree.path_to(node))]
+                row = DECODER.logits_after(text, len(text) - 1)
+                assert rows.pop(0) == row.topk(self.need.top_k).indices.tolist()
+        self.seen.append(len(trees))
+
+
+@pytest.mark.parametrize("is_merging", [False, True])
+@pytest.mark.parametrize("wants_known", [False, True])
+def test_prompt_nodes_are_asked_for_only_where_a_part_wants_them(wants_known, is_merging):
+    parts = [Witness("a", [3, 1, 4], 0.5, 1, False), Fixed("b", [3, 5], 0.3), Witness("c", [3, 2], 0.4, 2, wants_known)]
+    cascade = CascadeDrafter(parts, 0.9, is_merging)
+    assert cascade.need == DraftNeed(top_k=2, top_of_known=wants_known)
+    params = SamplingParams(max_tokens=12)
+    engine = make_engine(DECODER, cascade, num_nodes=9, batch_size=3)
+    for request in run(engine, PROMPTS, [params] * len(PROMPTS)):
+        assert request.new_ids == plain_tokens(DECODER, request.token_ids[: request.prompt_len], params)
+    assert parts[0].seen == parts[2].seen != []
+    target = Target(DECODER)
+    assert not make_drafter(draft_config("ngram,lookahead"), target).need.top_of_known
+    assert make_drafter(draft_config("recycling,lookahead"), target).need.top_of_known
+
+
 def test_a_json_config_may_name_several():
     config = draft_config({"method": "suffix,ngram", "cascade_merge": True, "prompt_lookup_max": 2})
     cascade = make_drafter(config, Target(DECODER))

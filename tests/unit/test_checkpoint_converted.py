@@ -7,9 +7,10 @@ import torch
 
 from foreword.checkpoint import cache as cache_module
 from foreword.checkpoint import open_checkpoint
-from foreword.checkpoint.cache import PART_SUFFIX, cache_folder, whole_file
+from foreword.checkpoint.cache import cache_folder
 from foreword.checkpoint.gguf_file import GgufFile
 from foreword.errors import ConfigError
+from foreword.files import PART_SUFFIX, whole_file
 from tests.support.tiny_files import GGUF_SIZES, write_gguf
 from tests.support.tiny_models import TinyWeights, tiny_spec
 

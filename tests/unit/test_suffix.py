@@ -153,6 +153,8 @@ def test_unlikely_nodes_are_left_out():
 
 
 class View:
+    reference_ids = ()
+
     def __init__(self, token_ids, request_id=0, prompt_len=None):
         self.token_ids, self.request_id = token_ids, request_id
         self.prompt_len = len(token_ids) if prompt_len is None else prompt_len
@@ -210,6 +212,20 @@ def test_a_file_of_past_answers_is_read_and_added_to(tmp_path):
     view = View([90, 20, 21], 99)
     second.start(view)
     assert proposal(second, view)[:2] == [22, 23]
+
+
+def test_a_file_that_cannot_be_shortened_is_used_as_it_is(tmp_path, caplog):
+    file = tmp_path / "past.jsonl"
+    file.write_text("".join(f"[{number}, 20, 21, 22, 23]\n" for number in range(12)))
+    (tmp_path / "past.jsonl.new").mkdir()  # stands for a folder that cannot be written: nothing may be put there
+    drafter = past_drafter(suffix_decoding_file=str(file))
+    assert "cannot be shortened: " in caplog.text
+    assert len(drafter.past) == 4
+    finish(drafter, [1], [40, 41, 42], 0)
+    assert len(file.read_text().splitlines()) == 13
+    view = View([90, 20, 21], 99)
+    drafter.start(view)
+    assert proposal(drafter, view)[:2] == [22, 23]
 
 
 @pytest.mark.parametrize("line", ["no json", "[1, 2, 100]", "[1, -2]", '{"a": 1}', "[1.5]", "[true]"])

@@ -31,6 +31,8 @@ from foreword.sampling.params import SamplingParams, Warp
         ({"draft_confidence_threshold": float("nan")}, "draft_confidence_threshold is nan; allowed: a number from 0"),
         ({"draft_noise": ["own"]}, "draft_noise is .*; allowed: a text"),
         ({"prompt_lookup_max": 0}, "prompt_lookup_max is 0; allowed: a whole number, 1 or above"),
+        ({"recycling_top_k": 65}, "recycling_top_k is 65; allowed: a whole number, 1 to 64"),
+        ({"num_speculative_tokens": 513}, "num_speculative_tokens is 513; allowed: a whole number, 0 to 512"),
         ({"prompt_lookup_min": 4}, "1 <= prompt_lookup_min <= prompt_lookup_max"),
     ],
 )

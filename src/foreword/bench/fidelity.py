@@ -35,8 +35,8 @@ class Difference:
 
     @property
     def is_near_tie(self) -> bool:
-        """Whether rounding explains it."""
-        return abs(self.gap) <= self.tolerance
+        """Whether rounding explains it. Where nothing rounds, not even equal scores do: ties take the lowest id."""
+        return self.tolerance > 0 and abs(self.gap) <= self.tolerance
 
     def __str__(self) -> str:
         kind = "a near-tie" if self.is_near_tie else "NOT a near-tie"

@@ -1,5 +1,9 @@
-"""Bringing models into memory: the target, and a draft model beside it on the same runtime."""
+"""Bringing models into memory: the target, and a draft model beside it on the same runtime.
 
+A folder whose architecture foreword's own decoders do not have is loaded through transformers (`hf_load`).
+"""
+
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -8,9 +12,10 @@ from typing import TYPE_CHECKING, Any, final
 from foreword.checkpoint.cache import cache_folder
 from foreword.checkpoint.checkpoint import Checkpoint, open_checkpoint
 from foreword.checkpoint.pairing import Pairing, Vocabulary, pair
-from foreword.errors import ConfigError
+from foreword.errors import ConfigError, UnsupportedModelError
 from foreword.runtime.base import Decoder, Runtime, WeightSource
-from foreword.runtime.select import RuntimeChoice, check_threads, choose_runtime, make_runtime
+from foreword.runtime.select import NATIVE_DTYPES, RuntimeChoice, check_threads, choose_runtime, make_runtime
+from foreword.target.source import ModelSource
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -18,12 +23,14 @@ if TYPE_CHECKING:
     from foreword.checkpoint.tokenizer import Tokenizer
     from foreword.target.target import Target
 
+logger = logging.getLogger(__name__)
+
 
 @dataclass(frozen=True)
 class LoadedModel:
     """A model in memory; several `LLM`s may share it."""
 
-    checkpoint: Checkpoint
+    checkpoint: ModelSource
     choice: RuntimeChoice
     decoder: Decoder
     runtime: Runtime  # what the decoder was built by; builds the drafter's blocks too
@@ -46,14 +53,26 @@ def load_model(
     runtime: str = "auto",
     dtype: str = "auto",
     device: str = "auto",
+    kv_dtype: str = "auto",
     threads: int | None = None,
     cache_dir: Path | None = None,
     show_progress: bool = False,
 ) -> LoadedModel:
-    """Bring a model into memory: a Hugging Face folder, a hub id, a GGUF file, or None for the default model."""
-    choice = choose_runtime(runtime, dtype, device)
+    """Bring a model into memory: a Hugging Face folder, a hub id, a GGUF file, or None for the default model.
+
+    `kv_dtype` is how the native runtime keeps keys and values: "float32" (what "auto" means there), or "bfloat16" in
+    half the memory.
+    """
+    choice = choose_runtime(runtime, dtype, device, kv_dtype)
     check_threads(threads)
-    checkpoint = open_checkpoint(model, cache_dir=cache_dir, progress=show_progress)
+    try:
+        checkpoint = open_checkpoint(model, cache_dir=cache_dir, progress=show_progress)
+    except UnsupportedModelError as refusal:
+        if runtime == "native" or dtype in NATIVE_DTYPES or kv_dtype != "auto":
+            raise
+        choice = choose_runtime("torch", dtype, device)
+        make_runtime(choice, threads)  # sets the threads, tries the device
+        return _through_transformers(model, choice, refusal)
     return _load(checkpoint, choice, make_runtime(choice, threads, cache_folder(cache_dir)), show_progress)
 
 
@@ -65,10 +84,53 @@ def load_draft_model(model: str | Path, target: "Target") -> tuple[LoadedModel, 
     beside = target.model
     if beside is None:
         raise ConfigError("a draft model is loaded beside a target that was loaded by name; this one has no tokenizer")
-    checkpoint = open_checkpoint(model)
+    try:
+        checkpoint = open_checkpoint(model)
+    except UnsupportedModelError as refusal:
+        return _draft_through_transformers(model, beside, refusal)
     vocabulary = _vocabulary(checkpoint.source, checkpoint.tokenizer, checkpoint.spec.num_parameters)
     pairing = pair(beside.vocabulary, vocabulary)
     return _load(checkpoint, beside.choice, beside.runtime, vocab_size=checkpoint.tokenizer.vocab_size), pairing
+
+
+def _through_transformers(
+    model: str | Path | None, choice: RuntimeChoice, refusal: UnsupportedModelError
+) -> LoadedModel:
+    """A folder or hub model that foreword's own decoders refused; raises the refusal where it is neither."""
+    folder = None if model is None else _folder_of(model)
+    from foreword.target.hf_load import is_causal_folder, load_folder
+
+    if folder is None or not is_causal_folder(folder):
+        raise refusal
+    logger.warning(f"{refusal}; running it through transformers, which is slower")
+    return load_folder(folder, str(model), choice)
+
+
+def _draft_through_transformers(
+    model: str | Path, beside: LoadedModel, refusal: UnsupportedModelError
+) -> tuple[LoadedModel, Pairing]:
+    from foreword.target.hf_adapter import HFDecoder
+
+    if beside.choice.name != "torch":
+        raise refusal
+    loaded = _through_transformers(model, beside.choice, refusal)
+    pairing, size = pair(beside.vocabulary, loaded.vocabulary), loaded.tokenizer.vocab_size
+    assert isinstance(loaded.decoder, HFDecoder), "transformers' models run through the adapter"
+    if size < loaded.decoder.spec.vocab_size:
+        loaded = replace(loaded, decoder=loaded.decoder.trimmed(size))
+    return loaded, pairing
+
+
+def _folder_of(model: str | Path) -> Path | None:
+    """Where the model's files are; a hub model has been fetched already."""
+    from foreword.checkpoint.hub import fetch_from_hub, is_hub_name
+    from foreword.checkpoint.progress import silent
+
+    path = Path(model).expanduser()
+    if path.exists() or not is_hub_name(str(model)):
+        return path if path.is_dir() else None
+    fetched = fetch_from_hub(str(model), silent)
+    return fetched if fetched.is_dir() else None
 
 
 def _load(
