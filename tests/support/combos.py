@@ -38,7 +38,9 @@ class Row:
 
 
 def _trained(method: str, path: str, shape: str, width: int) -> Row:
-    config = {"method": method, "model": path, "draft_tree_width": width}
+    config: dict[str, Any] = {"method": method, "model": path, "draft_tree_width": width}
+    if method != "draft_model":
+        config["draft_tree_depth"] = 2
     return Row(method, shape, config, f"draft_tree_width {width}")
 
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 
+from foreword.checkpoint.trained import trained_drafter
 from foreword.config import DraftConfig
 from foreword.draft.cascade import CascadeDrafter
 from foreword.draft.eagle import reader as reader_module
@@ -22,12 +23,14 @@ from foreword.errors import CheckpointError, ConfigError, ModelNotFoundError, Un
 from foreword.runtime.base import Need
 from foreword.runtime.torch_runtime import TorchRuntime
 from foreword.sampling.params import SamplingParams
+from foreword.target.load import load_model
 from foreword.target.target import Target
 from foreword.tree.draft_tree import DraftTree
 from foreword.tree.pack import pack
 from foreword.tree.shapes import from_paths
 from tests.support.drafters import Checked
 from tests.support.eagle_heads import head_config, head_tensors, network, reference_layer, save_head
+from tests.support.tiny_chat import write_tiny_chat
 from tests.support.tiny_models import TinyWeights, tiny_spec
 from tests.support.toy_engine import make_engine, run
 
@@ -390,9 +393,31 @@ def test_the_card_says_how_and_the_user_has_the_last_word(tmp_path):
 
 
 @pytest.mark.parametrize("kind", ["eagle", "eagle2", "eagle3"])
-def test_it_needs_a_network(kind):
-    with pytest.raises(ConfigError, match=f"give one as {kind}=PATH"):
+def test_it_needs_a_network(kind, tmp_path, monkeypatch):
+    monkeypatch.setenv("FOREWORD_CACHE", str(tmp_path / "cache"))
+    with pytest.raises(ConfigError, match="loaded beside a target that was loaded by name"):
         make_drafter(DraftConfig(method=kind), Target(DECODER))
+    model = load_model(write_tiny_chat(tmp_path / "model"), runtime="torch")
+    with pytest.raises(ConfigError, match=f"none comes with foreword; give one as {kind}=PATH"):
+        make_drafter(DraftConfig(method=kind), Target(model.decoder, model))
+
+
+def test_a_network_made_for_the_model_is_found_by_its_fingerprint(tmp_path, monkeypatch):
+    monkeypatch.setenv("FOREWORD_CACHE", str(tmp_path / "cache"))
+    model = load_model(write_tiny_chat(tmp_path / "model"), runtime="torch")
+    spec = model.checkpoint.spec
+    shelf = tmp_path / "cache" / "checkpoints"
+    for name, fingerprint in (("another", "0" * 64), ("own", model.checkpoint.fingerprint)):
+        card = {"method": "eagle3", "target_fingerprint": fingerprint, "draft_tree_width": 3}
+        config = head_config(spec, True, foreword=card)
+        config["eagle_config"] = {"eagle_aux_hidden_state_layer_ids": [0, 1, 2]}
+        save_head(shelf / name, config, head_tensors(spec, True))
+    (shelf / "broken").mkdir()
+    (shelf / "broken" / "config.json").write_text("[]")
+    assert trained_drafter("eagle3", model.checkpoint.fingerprint) == shelf / "own"
+    assert trained_drafter("eagle2", model.checkpoint.fingerprint) is None
+    drafter = make_drafter(DraftConfig(method="eagle3"), Target(model.decoder, model))
+    assert drafter.autoregression.width == 3
 
 
 def test_a_static_tree_takes_the_ranks_of_its_shape():

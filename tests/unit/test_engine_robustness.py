@@ -270,7 +270,7 @@ def test_a_native_cache_says_what_does_not_fit():
     slot = cache.open(8)
     with pytest.raises(CapacityError, match="cache of 1099511627776 positions takes .* MiB.* 1 open"):
         cache.open(1 << 40)
-    with pytest.raises(CapacityError, match="use a smaller batch or a shorter context"):
+    with pytest.raises(CapacityError, match="use a smaller batch, a shorter context or kv_dtype"):
         cache.reserve(slot, 1 << 40)
     assert cache.num_open == 1
     assert cache.length(slot) == 0
