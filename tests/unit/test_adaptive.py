@@ -1,15 +1,17 @@
 """The adaptive controller: chances, costs, choice, ledger; and the promise that it is never slower by more than a little."""
 
 import itertools
+import json
 import random
 from types import SimpleNamespace
 
 import pytest
 
+from foreword.adapt import cost
 from foreword.adapt.acceptance import Calibration, Trust, judged_edges, reach_chances, stated_edges
 from foreword.adapt.choose import choose_nodes
 from foreword.adapt.controller import AdaptiveController
-from foreword.adapt.cost import PassCosts, kept_costs, measure_costs
+from foreword.adapt.cost import VERSION, WIDTHS, PassCosts, kept_costs, measure_costs
 from foreword.adapt.ledger import Ledger, charges
 from foreword.engine.step import StepRecord, StepTimes
 from foreword.sampling.drafting_params import DraftingParams
@@ -82,8 +84,8 @@ def test_costs_between_and_beyond_the_measured_widths():
     assert c.seconds([2, 2], [1000, 500]) == pytest.approx(11 * MS + 1.5 * MS)
     for _ in range(60):
         c.refine([1], [0], 20 * MS)
-    assert c.seconds([1], [0]) == pytest.approx(20 * MS, rel=0.02)
-    assert c.seconds([8], [0]) > 22 * MS, "a machine that became slower is slower at every width"
+    assert c.seconds([1], [0]) == pytest.approx(20 * MS, rel=0.1)
+    assert c.seconds([8], [0]) > 20 * MS, "a machine that became slower is slower at every width"
 
 
 def test_costs_are_measured_and_kept(tmp_path):
@@ -92,12 +94,28 @@ def test_costs_are_measured_and_kept(tmp_path):
     assert found.base == sorted(found.base)
     assert min(found.slope) >= 0
     path = tmp_path / "costs.json"
-    first = kept_costs(path, decoder)
-    assert kept_costs(path, decoder) == first
-    path.write_text("{}")
-    assert kept_costs(path, decoder).widths == first.widths
-    path.write_text("[1]")
-    assert kept_costs(path, decoder).widths == first.widths
+    kept_costs(path, decoder)
+    for damaged in ("{}", "[1]", "not JSON"):
+        path.write_text(damaged)
+        assert kept_costs(path, decoder).widths == list(WIDTHS)
+        assert json.loads(path.read_text())["version"] == VERSION
+
+
+def test_kept_costs_serve_until_they_are_wrong(tmp_path, monkeypatch):
+    path, steady = tmp_path / "costs.json", costs()
+    monkeypatch.setattr(
+        cost,
+        "_timed",
+        lambda d, widths, contexts, *_: {(n, c): costs().seconds([n], [c]) for n in widths for c in contexts},
+    )
+    monkeypatch.setattr(cost, "measure_costs", lambda decoder: steady)
+    assert kept_costs(path, ToyDecoder()) is steady
+    found = kept_costs(path, ToyDecoder())
+    assert found is not steady
+    assert found == steady
+    busy = {"version": VERSION, "widths": steady.widths, "base": [10 * b for b in steady.base], "slope": steady.slope}
+    path.write_text(json.dumps(busy))
+    assert kept_costs(path, ToyDecoder()) is steady
 
 
 def brute_force(chances, first, contexts, c, rate):
@@ -144,10 +162,11 @@ def test_charges_of_a_batch_add_up_and_fall_on_who_drafted():
 def test_an_overdrawn_ledger_recovers_with_time():
     ledger = Ledger()
     ledger.add(1, 1.0, 1.05)
-    assert ledger.is_overdrawn
+    assert ledger.is_overdrawn()
+    assert not ledger.is_overdrawn(to_come_s=6.0)
     for _ in range(10):
         ledger.add(1, 1.0, 1.0)
-    assert not ledger.is_overdrawn
+    assert not ledger.is_overdrawn()
 
 
 class FakeRequest(SimpleNamespace):

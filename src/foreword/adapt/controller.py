@@ -25,6 +25,9 @@ from foreword.tree.draft_tree import DraftTree
 _FIRST_GAP, _LAST_GAP = 12, 384  # plain steps before what is off is tried again
 _PROBE_NODES = 3
 _SMOOTH = 0.1
+_REMEMBER = 0.97
+_CHEAP = 0.02  # of a plain pass
+_HORIZON = 64  # plain steps that a request may borrow against
 _TRIAL_STEPS = 4  # drafts before asking can count as not paying
 
 
@@ -79,7 +82,9 @@ class AdaptiveController:
         self.calibration = Calibration()
         self._fixed = FixedController(num_nodes, drafter)
         self._books: dict[int, _Book] = {}
-        self._rate: float | None = None  # tokens a second of steps with drafts, smoothed
+        self._draft_s = 0.0  # of a step that asks the drafter, smoothed
+        self._all = Ledger()  # of all requests together
+        self._tokens = self._time_s = 0.0  # of the last steps, older ones counting less
         self._host_s = 0.0  # of a step, beside drafter and target, smoothed
 
     def plan(self, requests: Sequence[Request]) -> list[Plan]:
@@ -99,7 +104,7 @@ class AdaptiveController:
         contexts = [request.kv_len for request in requests]
         first = [tree.num_known for tree in trees]
         plain_s = self.costs.seconds(first, contexts) + self._host_s
-        rate = max(len(requests) / plain_s, self._rate or 0.0)
+        rate = max(len(requests) / plain_s, self._tokens / self._time_s if self._time_s else 0.0)
         choice = choose_nodes(chances, first, contexts, self.costs, rate)
         fitted_plans, fitted = [], []
         for request, plan, tree, nodes, own in zip(requests, plans, trees, choice.nodes, chances, strict=True):
@@ -120,15 +125,25 @@ class AdaptiveController:
         if plan.num_nodes == 0 or request.is_prefilling:
             return plan
         book = self._book(request)
-        if book.ledger.is_overdrawn:
+        if self._is_overdrawn(request, book):
             return replace(
                 plan, num_nodes=0, depth=0, reason="off: so far drafting has cost this request more than it saved"
             )
-        if not book.asking_pays and not book.is_due:
+        if self._asking_costs and not book.asking_pays and not book.is_due:
             return replace(
                 plan, num_nodes=0, depth=0, reason=f"off: drafts have not paid; next try after {book.gap} steps"
             )
         return plan
+
+    @property
+    def _asking_costs(self) -> bool:
+        """Whether the drafter's own time counts; where it does not, only its nodes have to pay."""
+        return self._draft_s > _CHEAP * self.costs.seconds([1], [0])
+
+    def _is_overdrawn(self, request: Request, book: _Book) -> bool:
+        steps = 0 if self._all.is_overdrawn() else min(request.remaining, _HORIZON)
+        plain_s = self.costs.seconds([request.num_unread], [request.kv_len])
+        return book.ledger.is_overdrawn(steps * plain_s)
 
     def _kept(self, request: Request, tree: DraftTree, nodes: list[int], chances: list[float]) -> list[int]:
         """Drafted nodes to be read: all where leaving some out would bend a law or break a method."""
@@ -147,9 +162,10 @@ class AdaptiveController:
         self._host_s += _SMOOTH * (host_s - self._host_s) if self._host_s else host_s
         self.costs.refine(sizes, contexts, times.target_s)
         plain_s = self.costs.seconds([tree.num_known for tree in record.trees], contexts) + self._host_s
-        if sum(drafted):
-            rate = sum(record.num_emitted) / times.total_s
-            self._rate = rate if self._rate is None else self._rate + _SMOOTH * (rate - self._rate)
+        if any(plan.num_nodes > 0 for plan in record.plans):
+            self._draft_s += _SMOOTH * (times.draft_s - self._draft_s)
+        self._tokens = _REMEMBER * self._tokens + sum(record.num_emitted)
+        self._time_s = _REMEMBER * self._time_s + times.total_s
         for request, plan, tree, verdict, emitted, taken_s in zip(
             requests,
             record.plans,
@@ -164,6 +180,7 @@ class AdaptiveController:
             book.trust.add(sum(self.calibration(stated) for stated, _ in edges), sum(accepted for _, accepted in edges))
             self.calibration.add(edges)
             book.ledger.add(emitted, plain_s, taken_s)
+            self._all.add(emitted, plain_s, taken_s)
             book.count_step(tree.num_drafted, plan.num_nodes > 0, emitted * plain_s - taken_s)
 
     def _book(self, request: Request) -> _Book:

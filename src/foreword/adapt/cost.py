@@ -14,7 +14,7 @@ import platform
 import statistics
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
@@ -32,7 +32,8 @@ WIDTHS = (1, 2, 4, 8, 16, 32)
 _CONTEXTS = (32, 512)
 _BUDGET_S = 1.2  # for the timed passes
 _ROUNDS = (3, 12)
-_FOLLOW, _LEARN = 0.08, 0.02  # how fast the common factor and each width's own move
+_TOLERATED = 1.3  # a kept figure that is wrong by more is measured anew
+_FOLLOW, _LEARN = 0.08, 0.03  # how fast the common factor and each width's own move
 _TABLE = 129  # widths looked up; wider passes are computed
 _REDRAW = 16  # passes between two looks at the widths' own factors
 VERSION = 1
@@ -90,29 +91,36 @@ def measure_costs(decoder: Decoder, widths: Sequence[int] = WIDTHS) -> PassCosts
     """Time passes of every width after a short and a long context, interleaved, for about a second."""
     room = decoder.spec.context_len - max(widths)
     contexts = sorted({max(1, min(context, room)) for context in _CONTEXTS})
+    best = _timed(decoder, widths, contexts, _ROUNDS, _BUDGET_S)
+    short, long = contexts[0], contexts[-1]
+    span = long - short
+    slope = [max(0.0, best[n, long] - best[n, short]) / span if span else 0.0 for n in widths]
+    base = [best[n, short] - s * short for n, s in zip(widths, slope, strict=True)]
+    return PassCosts(list(widths), _rising(base), slope)
+
+
+def _timed(
+    decoder: Decoder, widths: Sequence[int], contexts: Sequence[int], rounds: tuple[int, int], budget_s: float
+) -> dict[tuple[int, int], float]:
+    """Median seconds by width and context: at least the first of `rounds`, the last where the budget allows."""
     cache = decoder.new_cache()
-    slots = [cache.open(context + max(widths)) for context in contexts]
+    slots = {context: cache.open(context + max(widths)) for context in contexts}
     try:
-        for slot, context in zip(slots, contexts, strict=True):
+        for context, slot in slots.items():
             _pass(decoder, cache, slot, context)
             cache.commit(slot, range(context))
-        times: dict[tuple[int, int], list[float]] = {(n, slot): [] for n in widths for slot in slots}
-        for n, slot in times:
-            _pass(decoder, cache, slot, n)  # warm up
-        start_s, rounds = time.perf_counter(), 0
-        while rounds < _ROUNDS[0] or (rounds < _ROUNDS[1] and time.perf_counter() - start_s < _BUDGET_S):
-            for n, slot in times:
-                times[n, slot].append(_pass(decoder, cache, slot, n))
-            rounds += 1
+        times: dict[tuple[int, int], list[float]] = {(n, context): [] for n in widths for context in contexts}
+        for n, context in times:
+            _pass(decoder, cache, slots[context], n)  # warm up
+        start_s, done = time.perf_counter(), 0
+        while done < rounds[0] or (done < rounds[1] and time.perf_counter() - start_s < budget_s):
+            for n, context in times:
+                times[n, context].append(_pass(decoder, cache, slots[context], n))
+            done += 1
     finally:
-        for slot in slots:
+        for slot in slots.values():
             cache.close(slot)
-    best = {key: statistics.median(values) for key, values in times.items()}
-    first, last = slots[0], slots[-1]
-    span = contexts[-1] - contexts[0]
-    slope = [max(0.0, best[n, last] - best[n, first]) / span if span else 0.0 for n in widths]
-    base = [best[n, first] - s * contexts[0] for n, s in zip(widths, slope, strict=True)]
-    return PassCosts(list(widths), _rising(base), slope)
+    return {key: statistics.median(values) for key, values in times.items()}
 
 
 def costs_of(target: Target) -> PassCosts:
@@ -133,18 +141,29 @@ def _processor() -> list[str | int | None]:
 
 
 def kept_costs(path: Path, decoder: Decoder) -> PassCosts:
-    """The figures in a file, measured and written there where it does not hold any."""
+    """The figures in a file; measured and written there where it holds none, or none that are true today."""
     try:
         found = json.loads(path.read_text())
         if found.pop("version") == VERSION:
-            return PassCosts(**found)
+            kept = PassCosts(**found)
+            if _agree(kept, decoder):
+                return kept
     except (OSError, ValueError, TypeError, KeyError, AttributeError):
         pass  # none yet, or another version's
     costs = measure_costs(decoder)
-    data = asdict(costs) | {"version": VERSION}
+    facts = {"version": VERSION, "widths": costs.widths, "base": costs.base, "slope": costs.slope}
     with whole_file(path) as file:
-        file.write(json.dumps(data).encode())
+        file.write(json.dumps(facts).encode())
     return costs
+
+
+def _agree(kept: PassCosts, decoder: Decoder) -> bool:
+    """Whether a few passes take what the figures say: they may have been taken while the machine was busy."""
+    narrow, wide = kept.widths[0], kept.widths[len(kept.widths) // 2]
+    context = max(1, min(_CONTEXTS[0], decoder.spec.context_len - wide))
+    found = _timed(decoder, (narrow, wide), [context], (5, 5), 0.0)
+    ratios = [found[n, context] / kept.seconds([n], [context]) for n in (narrow, wide)]
+    return max(ratios) < _TOLERATED and min(ratios) > 1 / _TOLERATED
 
 
 def _rising(values: list[float]) -> list[float]:

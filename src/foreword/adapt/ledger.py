@@ -3,8 +3,11 @@
     saved = emitted tokens * time of a plain step - time taken
 
 In a batch all wait for the longest part of a pass, so what drafted nodes add to it is charged to the requests that drafted,
-for all who waited. Below `-_ALLOWED` of the time taken, the request decodes plainly, without probes, until it is above again: so
-it can never end more than about that much behind plain decoding, whatever the drafter or the text.
+for all who waited.
+
+A request may owe 1 % of the time it has taken and of the next steps that are to be expected; the second part only as long
+as all requests of the controller together do not owe more than 1 % themselves. Beyond that it decodes plainly, without probes, until it is
+above again. So neither a long request nor many short ones can end much behind plain decoding, whatever the drafter or the text.
 """
 
 from dataclasses import dataclass
@@ -25,10 +28,9 @@ class Ledger:
         self.saved_s += num_emitted * plain_s - taken_s
         self.taken_s += taken_s
 
-    @property
-    def is_overdrawn(self) -> bool:
-        """Whether only plain steps are allowed."""
-        return self.saved_s < -_ALLOWED * self.taken_s - _GRACE_S
+    def is_overdrawn(self, to_come_s: float = 0.0) -> bool:
+        """Whether only plain steps are allowed, where so much time is still to come."""
+        return self.saved_s < -_ALLOWED * (self.taken_s + to_come_s) - _GRACE_S
 
 
 def charges(num_drafted: list[int], plain_s: float, taken_s: float) -> list[float]:
