@@ -20,6 +20,7 @@ PROMPTS = [
         }
     ],
 ]
+NUM_TOKENS = 28  # of an answer; benchmarks/equality.py asks for more, and more prompts
 OPTIONS = {
     "greedy": {},
     "sampled": {"temperature": 0.8, "seed": 5},
@@ -45,7 +46,7 @@ def model():
 @pytest.fixture(scope="module")
 def plain(model):
     def answer(options):
-        params = SamplingParams(max_tokens=40, ignore_eos=True, **options)
+        params = SamplingParams(max_tokens=NUM_TOKENS, ignore_eos=True, **options)
         return [r.token_ids for r in LLM(model, "none", batch_size=1).generate(PROMPTS, params)]
 
     return {name: answer(options) for name, options in OPTIONS.items()}
@@ -54,7 +55,7 @@ def plain(model):
 @pytest.mark.parametrize("options", OPTIONS)
 @pytest.mark.parametrize("drafter", CONFIGS)
 def test_a_drafter_never_changes_a_token(model, plain, drafter, options):
-    params = SamplingParams(max_tokens=40, ignore_eos=True, **OPTIONS[options])
+    params = SamplingParams(max_tokens=NUM_TOKENS, ignore_eos=True, **OPTIONS[options])
     results = LLM(model, CONFIGS[drafter], batch_size=3).generate(PROMPTS, params)
     assert [r.token_ids for r in results] == plain[options]
 
@@ -62,7 +63,7 @@ def test_a_drafter_never_changes_a_token(model, plain, drafter, options):
 def test_a_drafter_that_is_the_target_is_always_right(model, plain):
     """The default model drafting for itself: every draft is accepted ([R24]), which any slip of its cache would break."""
     config = {"method": "draft_model", "model": str(model.checkpoint.path), "num_speculative_tokens": 3}
-    params = SamplingParams(max_tokens=40, ignore_eos=True)
+    params = SamplingParams(max_tokens=NUM_TOKENS, ignore_eos=True)
     results = LLM(model, config, batch_size=2).generate(PROMPTS, params)
     assert [r.token_ids for r in results] == plain["greedy"]
     assert all(r.stats.accepted_tokens == r.stats.drafted_tokens for r in results)

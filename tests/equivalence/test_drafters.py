@@ -20,7 +20,7 @@ def engine_with(make, **options):
     return make_engine(DECODER, drafter, target=target, **options), drafter
 
 
-CASES = [("greedy", 1), ("greedy", 3), ("sampled", 1), ("sampled", 3), ("truncated", 3)]
+CASES = [("greedy", 3), ("sampled", 1), ("truncated", 3)]  # test_combinations has every pair on a real model
 
 
 @pytest.mark.parametrize(("options", "batch_size"), CASES)

@@ -12,6 +12,7 @@ from foreword.adapt.acceptance import Calibration, Trust, judged_edges, reach_ch
 from foreword.adapt.choose import choose_nodes
 from foreword.adapt.controller import AdaptiveController
 from foreword.adapt.cost import VERSION, WIDTHS, PassCosts, kept_costs, measure_costs
+from foreword.adapt.history import HistoryController
 from foreword.adapt.ledger import Ledger, charges
 from foreword.engine.step import StepRecord, StepTimes
 from foreword.sampling.drafting_params import DraftingParams
@@ -251,6 +252,75 @@ def test_wrong_cost_figures_are_corrected():
     truth = PassCosts([1, 2, 4, 8, 16], [10 * MS, 20 * MS, 40 * MS, 80 * MS, 160 * MS], [0.0] * 5)
     speed, _ = simulate(lambda step: 0.5, 0.5, true_cost=truth, steps=1000)
     assert speed >= 0.97
+
+
+def test_nodes_that_are_no_guesses_stay_and_are_not_judged():
+    """Lookahead's window is read to solve for later tokens: stated as 0, never cut, no evidence about guesses."""
+    controller = AdaptiveController(costs(), 8, "toy")
+    request = FakeRequest.make()
+    (plan,) = controller.plan([request])
+    tree = DraftTree([0, 1, 2, 3], [-1, 0, 1, 0], 1, [1.0, 0.0, 0.0, 0.02])
+    (fitted,), (kept,) = controller.fit([request], [plan], [tree])
+    assert kept.token_ids == [0, 1, 2]
+    assert "no node pays: the best of 1" in fitted.reason
+    assert judged_edges(tree, (0,)) == [(pytest.approx(0.02), False)]
+
+
+def test_a_pass_that_reads_a_prompt_drafts_nothing():
+    controller = AdaptiveController(costs(), 8, "toy")
+    reading, decoding = FakeRequest.make(0), FakeRequest.make(1)
+    reading.is_prefilling = True
+    reading.num_unread = 300
+    first, second = controller.plan([reading, decoding])
+    assert (first.num_known, second.num_nodes) == (300, 0)
+    assert "reads another request's prompt" in second.reason
+
+
+def test_a_full_batch_does_not_set_the_price_for_one():
+    """After eight requests have run together, one alone is valued by what it can reach alone."""
+    controller = AdaptiveController(costs(), 8, "toy")
+    batch = [FakeRequest.make(i) for i in range(8)]
+    for _ in range(50):
+        plans = controller.plan(batch)
+        trees = [DraftTree([0], [-1]) for _ in batch]
+        seconds = costs().seconds([1] * 8, [100] * 8)
+        record = StepRecord(plans, trees, [Verdict((0,), (), 7)] * 8, 8, [1] * 8, False)
+        controller.observe(batch, record, StepTimes(seconds, 0.0, seconds))
+    (plan,) = controller.plan(batch[:1])
+    tree = DraftTree([0, 1], [-1, 0], 1, [1.0, 0.3])
+    _, (kept,) = controller.fit(batch[:1], [plan], [tree])
+    assert kept.num_drafted == 1
+
+
+def test_ended_requests_are_forgotten():
+    controller = AdaptiveController(costs(), 8, "toy")
+    request = FakeRequest.make(5)
+    controller.plan([request])
+    assert controller._books
+    controller.forget(request)
+    assert not controller._books
+
+
+def test_costs_serve_where_nothing_can_be_written(tmp_path, caplog):
+    (tmp_path / "file").write_text("")
+    assert kept_costs(tmp_path / "file" / "costs.json", ToyDecoder()).widths == list(WIDTHS)
+    assert "could not be kept" in caplog.text
+
+
+def test_history_keeps_within_what_a_request_allows():
+    controller = HistoryController(7, "toy")
+    request = FakeRequest.make()
+    request.drafting = DraftingParams(num_speculative_tokens=2)
+    for accepted in (2, 2, 2, 0, 0, 0, 0, 0, 0, 0, 0):
+        (plan,) = controller.plan([request])
+        assert 1 <= plan.num_nodes <= 2
+        tree = DraftTree.chain([0], list(range(1, plan.num_nodes + 1)))
+        taken = tuple(range(1, min(accepted, plan.num_nodes) + 1))
+        record = StepRecord([plan], [tree], [Verdict((0, *taken), taken, 9)], tree.num_nodes, [len(taken) + 1], False)
+        controller.observe([request], record, StepTimes(0.01, 0.0, 0.01))
+    assert controller.plan([request])[0].num_nodes == 1
+    controller.forget(request)
+    assert controller.plan([request])[0].num_nodes == 2
 
 
 def test_reasons_are_in_words():

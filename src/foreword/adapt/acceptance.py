@@ -79,7 +79,10 @@ class Trust:
 
 
 def stated_edges(tree: DraftTree) -> list[float]:
-    """The chance that the drafter gives each node once its parent is reached; 1 for known nodes."""
+    """The chance that the drafter gives each node once its parent is reached; 1 for known nodes.
+
+    0 is no guess at all: such nodes are read for the drafter's own sake (lookahead's window).
+    """
     probs = tree.accept_probs
     edges = [1.0] * tree.num_nodes
     for node in range(tree.num_known, tree.num_nodes):
@@ -99,7 +102,7 @@ def reach_chances(tree: DraftTree, calibration: Calibration, trust: Trust) -> li
     for node, stated in enumerate(stated_edges(tree)):
         if node >= tree.num_known:
             parent = tree.parents[node]
-            edge = min(calibration(stated) * factor, left[parent])
+            edge = min(calibration(stated) * factor, left[parent]) if stated > 0 else 0.0
             left[parent] -= edge
             chances[node] = chances[parent] * edge
     return chances
@@ -114,5 +117,5 @@ def judged_edges(tree: DraftTree, path: Sequence[int]) -> list[Edge]:
     return [
         (edges[node], node in reached)
         for node in range(tree.num_known, tree.num_nodes)
-        if tree.parents[node] in reached
+        if tree.parents[node] in reached and edges[node] > 0
     ]

@@ -28,6 +28,7 @@ _SMOOTH = 0.1
 _REMEMBER = 0.97
 _CHEAP = 0.02  # of a plain pass
 _HORIZON = 64  # plain steps that a request may borrow against
+_READING = "off for this pass: it reads another request's prompt"
 _TRIAL_STEPS = 4  # drafts before asking can count as not paying
 
 
@@ -84,18 +85,29 @@ class AdaptiveController:
         self._books: dict[int, _Book] = {}
         self._draft_s = 0.0  # of a step that asks the drafter, smoothed
         self._all = Ledger()  # of all requests together
-        self._tokens = self._time_s = 0.0  # of the last steps, older ones counting less
-        self._host_s = 0.0  # of a step, beside drafter and target, smoothed
+        self._tokens = self._plain_tokens = (
+            0.0  # of the last steps, older ones counting less: emitted, and plainly possible
+        )
+        self._host_s = 0.0  # of a plain step, beside drafter and target, smoothed
 
     def plan(self, requests: Sequence[Request]) -> list[Plan]:
         """The most that may be drafted for each; `fit` decides how much of it is read."""
-        return [self._plan(request, plan) for request, plan in zip(requests, self._fixed.plan(requests), strict=True)]
+        plans = self._fixed.plan(requests)
+        if any(
+            request.is_prefilling for request in requests
+        ):  # such a pass is bound by arithmetic: nodes are not cheap
+            return [plan if r.is_prefilling else _off(plan, _READING) for r, plan in zip(requests, plans, strict=True)]
+        return [self._plan(request, plan) for request, plan in zip(requests, plans, strict=True)]
+
+    def forget(self, request: Request) -> None:
+        """It has ended, however it did."""
+        self._books.pop(request.request_id, None)
 
     def fit(
         self, requests: Sequence[Request], plans: Sequence[Plan], trees: Sequence[DraftTree]
     ) -> tuple[list[Plan], list[DraftTree]]:
         """Plans and trees with the nodes that pay."""
-        if any(request.is_prefilling for request in requests) or not any(tree.num_drafted for tree in trees):
+        if any(request.is_prefilling for request in requests):
             return list(plans), list(trees)
         chances = [
             reach_chances(tree, self.calibration, self._book(request).trust)
@@ -103,36 +115,29 @@ class AdaptiveController:
         ]
         contexts = [request.kv_len for request in requests]
         first = [tree.num_known for tree in trees]
-        plain_s = self.costs.seconds(first, contexts) + self._host_s
-        rate = max(len(requests) / plain_s, self._tokens / self._time_s if self._time_s else 0.0)
+        plain_rate = len(requests) / (self.costs.seconds(first, contexts) + self._host_s)
+        rate = plain_rate * max(1.0, self._tokens / self._plain_tokens if self._plain_tokens else 1.0)
         choice = choose_nodes(chances, first, contexts, self.costs, rate)
         fitted_plans, fitted = [], []
         for request, plan, tree, nodes, own in zip(requests, plans, trees, choice.nodes, chances, strict=True):
-            keep = self._kept(request, tree, nodes, own)
+            keep, reason = self._kept(request, tree, nodes, own)
             fitted.append(tree if len(keep) == tree.num_drafted else tree.subset([*range(tree.num_known), *keep]))
-            fitted_plans.append(_explained(plan, tree, keep, own))
+            fitted_plans.append(replace(plan, reason=reason) if plan.num_nodes else plan)
         return fitted_plans, fitted
 
     def observe(self, requests: Sequence[Request], record: StepRecord, times: StepTimes) -> None:
         """Learn from a step."""
         if not record.was_prefilling:
             self._learn(requests, record, times)
-        for request in requests:
-            if request.is_finished:
-                self._books.pop(request.request_id, None)
 
     def _plan(self, request: Request, plan: Plan) -> Plan:
         if plan.num_nodes == 0 or request.is_prefilling:
             return plan
         book = self._book(request)
         if self._is_overdrawn(request, book):
-            return replace(
-                plan, num_nodes=0, depth=0, reason="off: so far drafting has cost this request more than it saved"
-            )
+            return _off(plan, "off: so far drafting has cost this request more than it saved")
         if self._asking_costs and not book.asking_pays and not book.is_due:
-            return replace(
-                plan, num_nodes=0, depth=0, reason=f"off: drafts have not paid; next try after {book.gap} steps"
-            )
+            return _off(plan, f"off: drafts have not paid; next try after {book.gap} steps")
         return plan
 
     @property
@@ -145,27 +150,37 @@ class AdaptiveController:
         plain_s = self.costs.seconds([request.num_unread], [request.kv_len])
         return book.ledger.is_overdrawn(steps * plain_s)
 
-    def _kept(self, request: Request, tree: DraftTree, nodes: list[int], chances: list[float]) -> list[int]:
-        """Drafted nodes to be read: all where leaving some out would bend a law or break a method."""
+    def _kept(self, request: Request, tree: DraftTree, nodes: list[int], chances: list[float]) -> tuple[list[int], str]:
+        """Drafted nodes to be read, and why: all where leaving some out would bend a law or break a method."""
+        drafted = range(tree.num_known, tree.num_nodes)
+        if not drafted:
+            return [], "nothing to propose"
         if tree.has_drawn_nodes or (tree.accept_probs is None and not tree.is_chain):
-            return list(range(tree.num_known, tree.num_nodes))
-        if nodes or not self._book(request).is_due:
-            return nodes
-        likeliest = sorted(range(tree.num_known, tree.num_nodes), key=lambda node: (-chances[node], node))
-        return sorted(likeliest[:_PROBE_NODES])
+            return list(drafted), f"all {len(drafted)} nodes: the rule or the method takes this proposal whole"
+        fixed = [node for node in drafted if tree.accept_probs is not None and tree.accept_probs[node] == 0.0]
+        if nodes:
+            expected = sum(chances[node] for node in nodes)
+            reason = f"{len(nodes)} of {len(drafted) - len(fixed)} nodes pay: {expected:.1f} more tokens expected"
+            return sorted({*nodes, *fixed}), reason
+        guesses = sorted((node for node in drafted if node not in fixed), key=lambda node: (-chances[node], node))
+        if guesses and self._book(request).is_due:
+            return sorted({*guesses[:_PROBE_NODES], *fixed}), "a try after a while without drafts"
+        best = chances[guesses[0]] if guesses else 0.0
+        return fixed, f"no node pays: the best of {len(guesses)} has a chance of {best:.0%}"
 
     def _learn(self, requests: Sequence[Request], record: StepRecord, times: StepTimes) -> None:
         contexts = [request.kv_len - emitted for request, emitted in zip(requests, record.num_emitted, strict=True)]
         sizes = [tree.num_nodes for tree in record.trees]
         drafted = [tree.num_drafted for tree in record.trees]
-        host_s = max(times.total_s - times.draft_s - times.target_s, 0.0)
-        self._host_s += _SMOOTH * (host_s - self._host_s) if self._host_s else host_s
+        if not any(drafted):  # what drafts cost the host is no part of a plain step
+            host_s = max(times.total_s - times.draft_s - times.target_s, 0.0)
+            self._host_s += _SMOOTH * (host_s - self._host_s) if self._host_s else host_s
         self.costs.refine(sizes, contexts, times.target_s)
         plain_s = self.costs.seconds([tree.num_known for tree in record.trees], contexts) + self._host_s
         if any(plan.num_nodes > 0 for plan in record.plans):
             self._draft_s += _SMOOTH * (times.draft_s - self._draft_s)
         self._tokens = _REMEMBER * self._tokens + sum(record.num_emitted)
-        self._time_s = _REMEMBER * self._time_s + times.total_s
+        self._plain_tokens = _REMEMBER * self._plain_tokens + len(requests) * times.total_s / plain_s
         for request, plan, tree, verdict, emitted, taken_s in zip(
             requests,
             record.plans,
@@ -187,15 +202,8 @@ class AdaptiveController:
         return self._books.setdefault(request.request_id, _Book())
 
 
-def _explained(plan: Plan, tree: DraftTree, keep: Sequence[int], chances: Sequence[float]) -> Plan:
-    """The plan with what came of it, in words."""
-    if not tree.num_drafted:
-        return replace(plan, reason="nothing to propose")
-    if not keep:
-        best = max(chances[tree.num_known :])
-        return replace(plan, reason=f"no node pays: the best of {tree.num_drafted} has a chance of {best:.0%}")
-    expected = sum(chances[node] for node in keep)
-    return replace(plan, reason=f"{len(keep)} of {tree.num_drafted} nodes pay: {expected:.1f} more tokens expected")
+def _off(plan: Plan, reason: str) -> Plan:
+    return replace(plan, num_nodes=0, depth=0, reason=reason)
 
 
 def make(target: Target, num_nodes: int, drafter: str) -> AdaptiveController:

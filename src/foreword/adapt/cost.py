@@ -9,6 +9,7 @@ later corrects the figures: a common factor that follows the machine (other jobs
 import bisect
 import hashlib
 import json
+import logging
 import os
 import platform
 import statistics
@@ -27,6 +28,8 @@ from foreword.sampling.sampler import Draw
 from foreword.target.target import Target
 from foreword.tree.draft_tree import DraftTree
 from foreword.tree.pack import pack
+
+logger = logging.getLogger(__name__)
 
 WIDTHS = (1, 2, 4, 8, 16, 32)
 _CONTEXTS = (32, 512)
@@ -152,8 +155,11 @@ def kept_costs(path: Path, decoder: Decoder) -> PassCosts:
         pass  # none yet, or another version's
     costs = measure_costs(decoder)
     facts = {"version": VERSION, "widths": costs.widths, "base": costs.base, "slope": costs.slope}
-    with whole_file(path) as file:
-        file.write(json.dumps(facts).encode())
+    try:
+        with whole_file(path) as file:
+            file.write(json.dumps(facts).encode())
+    except OSError as error:
+        logger.warning("pass costs could not be kept in %s (%s): they are measured again next time", path, error)
     return costs
 
 

@@ -17,11 +17,11 @@ _STEPS, _HIGH, _LOW = 20, 0.8, 0.4
 
 
 class HistoryController(FixedController):
-    """Between `least` and `most` nodes a step, beginning at `num_nodes`."""
+    """At most `num_nodes` nodes a step or as many as a request asks for, beginning there; at least `least`."""
 
-    def __init__(self, num_nodes: int, drafter: str, least: int = 1, most: int = 16) -> None:
+    def __init__(self, num_nodes: int, drafter: str, least: int = 1) -> None:
         super().__init__(num_nodes, drafter)
-        self.least, self.most = least, most
+        self.least = least
         self._sizes: dict[int, int] = {}
         self._rates: dict[int, deque[float]] = {}
 
@@ -30,8 +30,8 @@ class HistoryController(FixedController):
         plans = super().plan(requests)
         for i, (request, plan) in enumerate(zip(requests, plans, strict=True)):
             if plan.num_nodes > 0:
-                size = min(self._sizes.get(request.request_id, self.num_nodes), self.most)
-                depth = min(size, request.remaining - 1)
+                size = min(self._sizes.get(request.request_id, plan.num_nodes), plan.num_nodes)
+                depth = min(size, plan.depth)
                 plans[i] = replace(
                     plan, num_nodes=size, depth=depth, reason=f"{size} nodes, by the last {_STEPS} steps"
                 )
@@ -39,21 +39,19 @@ class HistoryController(FixedController):
 
     def observe(self, requests: Sequence[Request], record: StepRecord, times: StepTimes) -> None:
         """Count what was accepted, and adjust."""
-        for request, tree, verdict in zip(requests, record.trees, record.verdicts, strict=True):
-            key = request.request_id
-            if request.is_finished:
-                self._sizes.pop(key, None)
-                self._rates.pop(key, None)
-            elif tree.num_drafted:
+        for request, plan, tree, verdict in zip(requests, record.plans, record.trees, record.verdicts, strict=True):
+            if tree.num_drafted:
+                key = request.request_id
                 depth = max(tree.depths) - tree.num_known + 1
                 rates = self._rates.setdefault(key, deque(maxlen=_STEPS))
                 rates.append(verdict.num_accepted / depth)
-                self._adjust(key, sum(rates) / len(rates))
+                rate = sum(rates) / len(rates)
+                self._sizes[key] = max(plan.num_nodes + (rate > _HIGH) - (rate < _LOW), self.least)
 
-    def _adjust(self, key: int, rate: float) -> None:
-        size = self._sizes.get(key, self.num_nodes)
-        step = (rate > _HIGH) - (rate < _LOW)
-        self._sizes[key] = min(max(size + step, self.least), self.most)
+    def forget(self, request: Request) -> None:
+        """It has ended."""
+        self._sizes.pop(request.request_id, None)
+        self._rates.pop(request.request_id, None)
 
 
 def make(target: Target, num_nodes: int, drafter: str) -> HistoryController:

@@ -1,5 +1,6 @@
 """`foreword estimate`: what speculation can give, by arithmetic alone."""
 
+import math
 from typing import Annotated, Any
 
 import typer
@@ -96,7 +97,10 @@ def parse_count(text: str) -> float:
     text = text.strip()
     unit = _UNITS.get(text[-1:].upper())
     try:
-        return float(text[:-1]) * unit if unit else float(text)
+        count = float(text[:-1]) * unit if unit else float(text)
+        if not math.isfinite(count):
+            raise ValueError
+        return count
     except ValueError as error:
         raise ConfigError(
             f"--parameters has {text!r}; allowed: sizes such as 135M, 7B, 70B, with commas between"

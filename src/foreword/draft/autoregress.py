@@ -99,7 +99,7 @@ class Autoregression:
         guesser: which tokens follow.
         width: candidates a level; 1 drafts chains. Rules that compare distributions get chains, whatever the width.
         threshold: a chain ends after a token that the drafter is less sure of.
-        tree_depth: most tokens in a row in a tree; a chain is as deep as its plan.
+        tree_depth: most tokens in a row; as many as the plan has nodes unless given.
         new_growth: how trees grow, by nodes and depth; by confidence unless given.
     """
 
@@ -114,7 +114,7 @@ class Autoregression:
     ) -> None:
         self.reader, self.guesser, self.threshold = reader, guesser, threshold
         self.width = 1 if guesser.mode is DraftMode.OWN else width
-        self.tree_depth = tree_depth if self.width > 1 else None
+        self.tree_depth = tree_depth
         self._new_growth = new_growth
 
     def propose(self, requests: Sequence[RequestView], plans: Sequence[Plan]) -> list[DraftTree]:

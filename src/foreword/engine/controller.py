@@ -30,6 +30,9 @@ class FixedController:
     def observe(self, requests: Sequence[Request], record: StepRecord, times: StepTimes) -> None:
         """Nothing to learn."""
 
+    def forget(self, request: Request) -> None:
+        """Nothing is kept."""
+
     def _prefill(self, request: Request) -> Plan:
         return Plan(min(request.num_unread, self.prefill_chunk), 0, 0, self.drafter, "reading the prompt")
 

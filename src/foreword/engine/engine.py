@@ -62,15 +62,14 @@ class Engine:
             draft_s, target_s = stats.draft_s, stats.target_s
             try:
                 record = speculative_step(batch, self.parts)
+                total_s = time.perf_counter() - start_s
+                stats.num_steps += 1
+                stats.total_s += total_s
+                times = StepTimes(total_s, stats.draft_s - draft_s, stats.target_s - target_s)
+                self.parts.controller.observe(batch, record, times)
             except BaseException as error:
                 self._fail(batch, error)  # a failed pass leaves no half-known state behind
                 raise
-            total_s = time.perf_counter() - start_s
-            stats.num_steps += 1
-            stats.total_s += total_s
-            self.parts.controller.observe(
-                batch, record, StepTimes(total_s, stats.draft_s - draft_s, stats.target_s - target_s)
-            )
             for request in batch:
                 if request.is_finished:
                     self._release(request)
@@ -138,6 +137,7 @@ class Engine:
 
     def _release(self, request: Request) -> None:
         self.running.remove(request)
+        self.parts.controller.forget(request)
         try:
             self.parts.drafter.stop(request)
         except Exception:  # a drafter cannot spoil an answer that is there

@@ -40,6 +40,10 @@ class Controller(Protocol):
         """What the step did and how long it took; called after it."""
         ...
 
+    def forget(self, request: Request) -> None:
+        """A request has ended, or its reader went away."""
+        ...
+
 
 @dataclass(frozen=True)
 class StepParts:

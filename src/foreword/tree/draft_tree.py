@@ -25,7 +25,8 @@ class DraftTree:
     token_ids: Sequence[int]  # one a node, root first
     parents: Sequence[int]  # index of each node's parent; -1 for the root
     num_known: int = 1  # leading nodes that are already decided
-    accept_probs: Sequence[float] | None = None  # calibrated chance that each node is reached
+    # Chance that each node is reached, as the drafter sees it; 0 for what is read for the drafter's own sake.
+    accept_probs: Sequence[float] | None = None
     # Only where a verifier wants them: for each node the row (over the target's vocabulary) that its token was drawn
     # from, None where it was chosen instead. Siblings lie in the order they were drawn and may share a row.
     draft_probs: Any = None

@@ -8,7 +8,7 @@ Width 1, and rules that compare distributions, make chains of all three.
 """
 
 from collections.abc import Sequence
-from functools import cache
+from functools import cache, partial
 from typing import Any, final
 
 from foreword.checkpoint.checkpoint import Checkpoint
@@ -31,7 +31,7 @@ from foreword.verify.verdict import Verdict
 
 KINDS = ("eagle", "eagle2", "eagle3")
 _DEFAULTS = {"num_speculative_tokens": 16, "draft_tree_width": 4, "draft_tree_depth": 6}
-# How often the candidate of each rank is right, at every depth: what a static tree is built for, unless its card says.
+# How often the candidate of each rank is right, at every depth: what a static tree is built for.
 _RANK_PROBS = (0.6, 0.15, 0.07, 0.04)
 
 
@@ -58,7 +58,7 @@ class EagleDrafter(BaseDrafter):
             width,
             config.draft_confidence_threshold,
             config.draft_tree_depth or setting(network.settings, "draft_tree_depth"),
-            _shaped if config.method == "eagle" else None,
+            partial(_shaped, width) if config.method == "eagle" else None,
         )
 
     def start(self, request: RequestView) -> None:
@@ -96,12 +96,13 @@ def setting(card: Any, name: str) -> int:
 
 
 @cache
-def _shape(num_nodes: int, depth: int) -> Any:
-    return best_first([_RANK_PROBS] * depth, num_nodes, depth)
+def _shape(width: int, num_nodes: int, depth: int) -> Any:
+    spare = [_RANK_PROBS[-1] / 2**rank for rank in range(1, width - len(_RANK_PROBS) + 1)]
+    return best_first([[*_RANK_PROBS[:width], *spare]] * depth, num_nodes, depth)
 
 
-def _shaped(num_nodes: int, depth: int) -> ShapedGrowth:
-    return ShapedGrowth(_shape(num_nodes, depth))
+def _shaped(width: int, num_nodes: int, depth: int) -> ShapedGrowth:
+    return ShapedGrowth(_shape(width, num_nodes, depth))
 
 
 def make(config: DraftConfig, target: Target) -> EagleDrafter:
