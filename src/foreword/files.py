@@ -43,6 +43,12 @@ def whole_file(path: Path) -> Iterator[IO[bytes]]:
         part.unlink(missing_ok=True)
 
 
+def write_whole(path: Path, text: str) -> None:
+    """A text as a file that appears only when it is whole."""
+    with whole_file(path) as file:
+        file.write(text.encode())
+
+
 def sweep_parts(path: Path) -> None:
     """Delete what cut writes of `path` left behind. Call it only while holding `locked(path)`."""
     for part in path.parent.glob(f"{path.name}.*{PART_SUFFIX}"):

@@ -4,9 +4,7 @@ import pytest
 
 from foreword.bench.soak import soak, soak_prompts
 from foreword.draft.registry import DRAFTERS
-from foreword.engine.llm import LLM, load_model
-from foreword.errors import LoadError
-from foreword.runtime.select import native_problem
+from foreword.engine.llm import LLM
 from foreword.sampling.params import SamplingParams
 
 pytestmark = [pytest.mark.timeout(900), pytest.mark.usefixtures("without_shape_checks")]
@@ -33,14 +31,8 @@ CONFIGS = {
 
 
 @pytest.fixture(scope="module")
-def model():
-    problem = native_problem()
-    if problem:
-        pytest.skip(problem)
-    try:
-        return load_model(None, runtime="native", threads=2)
-    except LoadError as error:
-        pytest.skip(f"the default model cannot be had here: {error}")
+def model(native_default_model):
+    return native_default_model
 
 
 @pytest.fixture(scope="module")

@@ -5,8 +5,6 @@ import json
 import pytest
 
 from foreword.engine.llm import LLM, load_model
-from foreword.errors import LoadError
-from foreword.runtime.select import native_problem
 from foreword.sampling.params import SamplingParams
 from tests.support.stories import write_stories
 
@@ -28,14 +26,8 @@ def stories(shared_dir, tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def model():
-    problem = native_problem()
-    if problem:
-        pytest.skip(problem)
-    try:
-        return load_model(None, runtime="native")
-    except LoadError as error:
-        pytest.skip(f"the default model cannot be had here: {error}")
+def model(native_default_model):
+    return native_default_model
 
 
 def test_the_converted_model_is_the_model(stories):

@@ -18,6 +18,7 @@ from foreword.target.load import LoadedModel, load_model
 from tests.support.eagle_heads import head_config, head_tensors, save_head
 from tests.support.tiny_files import write_folder
 from tests.support.tiny_models import TinyWeights, tiny_spec
+from tests.support.toy_tokenizers import byte_level_backend
 
 LETTERS = 'abcdefgh {}":,01'
 ALPHABET = LETTERS + "é世"
@@ -50,19 +51,7 @@ def tiny_backend(words: Sequence[str]) -> tokenizers.Tokenizer:
     """Byte-level: the bytes of `ALPHABET`, words made of them by merges, and an end token."""
     level = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     (pieces,) = [text for text, _ in level.pre_tokenize_str(ALPHABET)]
-    vocab = {letter: i for i, letter in enumerate(dict.fromkeys(pieces))}
-    merges = []
-    for word in words:
-        letters = word.replace(" ", "\u0120")
-        for i in range(1, len(letters)):
-            if letters[: i + 1] not in vocab:
-                vocab[letters[: i + 1]] = len(vocab)
-                merges.append((letters[:i], letters[i]))
-    backend = tokenizers.Tokenizer(tokenizers.models.BPE(vocab=vocab, merges=merges))
-    backend.pre_tokenizer = level
-    backend.decoder = tokenizers.decoders.ByteLevel()
-    backend.add_special_tokens([tokenizers.AddedToken(END, special=True)])
-    return backend
+    return byte_level_backend(dict.fromkeys(pieces), words, END)
 
 
 def write_tiny_llm(folder: Path) -> TinyFiles:

@@ -8,25 +8,14 @@ import torch
 from foreword.checkpoint.tokenizer import Tokenizer
 from foreword.engine.llm import LLM, LoadedModel
 from tests.support.toy_decoder import ToyDecoder
+from tests.support.toy_tokenizers import byte_level_backend
 
 END = "<end>"
 
 
 def byte_tokenizer(*words: str) -> Tokenizer:
     """The 256 bytes, some ASCII words as tokens of their own (made by merges), and an end token, last."""
-    alphabet = sorted(tokenizers.pre_tokenizers.ByteLevel.alphabet())
-    vocab = {letter: i for i, letter in enumerate(alphabet)}
-    merges = []
-    for word in words:
-        letters = word.replace(" ", "\u0120")
-        for i in range(1, len(letters)):
-            if letters[: i + 1] not in vocab:
-                vocab[letters[: i + 1]] = len(vocab)
-                merges.append((letters[:i], letters[i]))
-    backend = tokenizers.Tokenizer(tokenizers.models.BPE(vocab=vocab, merges=merges))
-    backend.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
-    backend.decoder = tokenizers.decoders.ByteLevel()
-    backend.add_special_tokens([tokenizers.AddedToken(END, special=True)])
+    backend = byte_level_backend(sorted(tokenizers.pre_tokenizers.ByteLevel.alphabet()), words, END)
     return Tokenizer(backend, {"eos_token": END}, None, "toy")
 
 

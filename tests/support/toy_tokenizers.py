@@ -1,4 +1,8 @@
-"""Two tokenizers of the same texts: twelve letters one by one, and the same letters in pairs where they can be."""
+"""Small tokenizers: two of the same twelve letters, one by one and in pairs where they can be; and byte-level ones."""
+
+from collections.abc import Iterable, Sequence
+
+import tokenizers
 
 LETTERS = "abcdefghij k"
 
@@ -27,3 +31,20 @@ class PairTokenizer:
 
     def decode(self, ids, skip_special_tokens=True):
         return "".join(LETTERS[i] if i < 12 else LETTERS[(i - 12) // 12] + LETTERS[(i - 12) % 12] for i in ids)
+
+
+def byte_level_backend(pieces: Iterable[str], words: Sequence[str], end: str) -> tokenizers.Tokenizer:
+    """The pieces (bytes in the byte-level alphabet), words made of them by merges, and an end token, last."""
+    vocab = {piece: i for i, piece in enumerate(pieces)}
+    merges = []
+    for word in words:
+        letters = word.replace(" ", "\u0120")
+        for i in range(1, len(letters)):
+            if letters[: i + 1] not in vocab:
+                vocab[letters[: i + 1]] = len(vocab)
+                merges.append((letters[:i], letters[i]))
+    backend = tokenizers.Tokenizer(tokenizers.models.BPE(vocab=vocab, merges=merges))
+    backend.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    backend.decoder = tokenizers.decoders.ByteLevel()
+    backend.add_special_tokens([tokenizers.AddedToken(end, special=True)])
+    return backend

@@ -106,7 +106,7 @@ def test_kept_costs_serve_until_they_are_wrong(tmp_path, monkeypatch):
     path, steady = tmp_path / "costs.json", costs()
     monkeypatch.setattr(
         cost,
-        "_timed",
+        "time_passes",
         lambda d, widths, contexts, *_: {(n, c): costs().seconds([n], [c]) for n in widths for c in contexts},
     )
     monkeypatch.setattr(cost, "measure_costs", lambda decoder: steady)

@@ -214,10 +214,14 @@ def test_a_file_of_past_answers_is_read_and_added_to(tmp_path):
     assert proposal(second, view)[:2] == [22, 23]
 
 
-def test_a_file_that_cannot_be_shortened_is_used_as_it_is(tmp_path, caplog):
+def test_a_file_that_cannot_be_shortened_is_used_as_it_is(tmp_path, caplog, monkeypatch):
     file = tmp_path / "past.jsonl"
     file.write_text("".join(f"[{number}, 20, 21, 22, 23]\n" for number in range(12)))
-    (tmp_path / "past.jsonl.new").mkdir()  # stands for a folder that cannot be written: nothing may be put there
+
+    def refuse(*_, **__):
+        raise PermissionError("no new file may be put into this folder")
+
+    monkeypatch.setattr("foreword.files.tempfile.mkstemp", refuse)
     drafter = past_drafter(suffix_decoding_file=str(file))
     assert "cannot be shortened: " in caplog.text
     assert len(drafter.past) == 4

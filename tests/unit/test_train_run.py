@@ -250,7 +250,7 @@ def wide_split(monkeypatch):
 
 
 def weights(out: Path) -> dict[str, torch.Tensor]:
-    return torch.load(out / "work" / "checkpoint.pt", weights_only=True)["module"]
+    return torch.load(out / "resume" / "checkpoint.pt", weights_only=True)["module"]
 
 
 def test_a_run_that_was_killed_ends_as_one_that_was_not(llm, questions, data, tmp_path, wide_split, monkeypatch):

@@ -85,17 +85,15 @@ class AdaptiveController:
         self._books: dict[int, _Book] = {}
         self._draft_s = 0.0  # of a step that asks the drafter, smoothed
         self._all = Ledger()  # of all requests together
-        self._tokens = self._plain_tokens = (
-            0.0  # of the last steps, older ones counting less: emitted, and plainly possible
-        )
+        # Of the last steps, older ones counting less: tokens emitted, and those of plain steps in the same time.
+        self._tokens = self._plain_tokens = 0.0
         self._host_s = 0.0  # of a plain step, beside drafter and target, smoothed
 
     def plan(self, requests: Sequence[Request]) -> list[Plan]:
         """The most that may be drafted for each; `fit` decides how much of it is read."""
         plans = self._fixed.plan(requests)
-        if any(
-            request.is_prefilling for request in requests
-        ):  # such a pass is bound by arithmetic: nodes are not cheap
+        if any(request.is_prefilling for request in requests):
+            # Such a pass is bound by arithmetic: nodes are not cheap in it.
             return [plan if r.is_prefilling else _off(plan, _READING) for r, plan in zip(requests, plans, strict=True)]
         return [self._plan(request, plan) for request, plan in zip(requests, plans, strict=True)]
 

@@ -12,29 +12,24 @@ import json
 import logging
 import os
 import platform
-import statistics
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
 
+from foreword.adapt.timing import time_passes
 from foreword.checkpoint.cache import cache_folder
-from foreword.files import whole_file
-from foreword.runtime.base import Decoder, KVCache, Need
-from foreword.sampling.params import Warp
-from foreword.sampling.sampler import Draw
+from foreword.files import write_whole
+from foreword.runtime.base import Decoder
 from foreword.target.target import Target
-from foreword.tree.draft_tree import DraftTree
-from foreword.tree.pack import pack
 
 logger = logging.getLogger(__name__)
 
 WIDTHS = (1, 2, 4, 8, 16, 32)
 _CONTEXTS = (32, 512)
 _BUDGET_S = 1.2  # for the timed passes
-_ROUNDS = (3, 12)
+_ROUNDS, _CHECK_ROUNDS = (3, 12), (5, 5)
 _TOLERATED = 1.3  # a kept figure that is wrong by more is measured anew
 _FOLLOW, _LEARN = 0.08, 0.03  # how fast the common factor and each width's own move
 _TABLE = 129  # widths looked up; wider passes are computed
@@ -94,36 +89,12 @@ def measure_costs(decoder: Decoder, widths: Sequence[int] = WIDTHS) -> PassCosts
     """Time passes of every width after a short and a long context, interleaved, for about a second."""
     room = decoder.spec.context_len - max(widths)
     contexts = sorted({max(1, min(context, room)) for context in _CONTEXTS})
-    best = _timed(decoder, widths, contexts, _ROUNDS, _BUDGET_S)
+    best = time_passes(decoder, widths, contexts, _ROUNDS, budget_s=_BUDGET_S)
     short, long = contexts[0], contexts[-1]
     span = long - short
     slope = [max(0.0, best[n, long] - best[n, short]) / span if span else 0.0 for n in widths]
     base = [best[n, short] - s * short for n, s in zip(widths, slope, strict=True)]
     return PassCosts(list(widths), _rising(base), slope)
-
-
-def _timed(
-    decoder: Decoder, widths: Sequence[int], contexts: Sequence[int], rounds: tuple[int, int], budget_s: float
-) -> dict[tuple[int, int], float]:
-    """Median seconds by width and context: at least the first of `rounds`, the last where the budget allows."""
-    cache = decoder.new_cache()
-    slots = {context: cache.open(context + max(widths)) for context in contexts}
-    try:
-        for context, slot in slots.items():
-            _pass(decoder, cache, slot, context)
-            cache.commit(slot, range(context))
-        times: dict[tuple[int, int], list[float]] = {(n, context): [] for n in widths for context in contexts}
-        for n, context in times:
-            _pass(decoder, cache, slots[context], n)  # warm up
-        start_s, done = time.perf_counter(), 0
-        while done < rounds[0] or (done < rounds[1] and time.perf_counter() - start_s < budget_s):
-            for n, context in times:
-                times[n, context].append(_pass(decoder, cache, slots[context], n))
-            done += 1
-    finally:
-        for slot in slots.values():
-            cache.close(slot)
-    return {key: statistics.median(values) for key, values in times.items()}
 
 
 def costs_of(target: Target) -> PassCosts:
@@ -133,7 +104,15 @@ def costs_of(target: Target) -> PassCosts:
     if model is None or fingerprint is None:
         return measure_costs(target.decoder)
     threads = getattr(model.runtime, "threads", torch.get_num_threads())
-    way = [fingerprint, model.choice.name, model.choice.dtype, model.choice.device, threads, _processor()]
+    way = [
+        fingerprint,
+        model.choice.name,
+        model.choice.dtype,
+        model.choice.device,
+        model.choice.kv_dtype,
+        threads,
+        _processor(),
+    ]
     key = hashlib.sha256(json.dumps(way).encode()).hexdigest()[:24]
     return kept_costs(cache_folder() / "costs" / f"{key}.json", target.decoder)
 
@@ -145,29 +124,32 @@ def _processor() -> list[str | int | None]:
 
 def kept_costs(path: Path, decoder: Decoder) -> PassCosts:
     """The figures in a file; measured and written there where it holds none, or none that are true today."""
-    try:
-        found = json.loads(path.read_text())
-        if found.pop("version") == VERSION:
-            kept = PassCosts(**found)
-            if _agree(kept, decoder):
-                return kept
-    except (OSError, ValueError, TypeError, KeyError, AttributeError):
-        pass  # none yet, or another version's
+    kept = _read(path)
+    if kept is not None and _agree(kept, decoder):
+        return kept
     costs = measure_costs(decoder)
     facts = {"version": VERSION, "widths": costs.widths, "base": costs.base, "slope": costs.slope}
     try:
-        with whole_file(path) as file:
-            file.write(json.dumps(facts).encode())
+        write_whole(path, json.dumps(facts))
     except OSError as error:
         logger.warning("pass costs could not be kept in %s (%s): they are measured again next time", path, error)
     return costs
+
+
+def _read(path: Path) -> PassCosts | None:
+    """None where there are none yet, or another version's."""
+    try:
+        found = json.loads(path.read_text())
+        return PassCosts(**found) if found.pop("version") == VERSION else None
+    except (OSError, ValueError, TypeError, KeyError, AttributeError):
+        return None
 
 
 def _agree(kept: PassCosts, decoder: Decoder) -> bool:
     """Whether a few passes take what the figures say: they may have been taken while the machine was busy."""
     narrow, wide = kept.widths[0], kept.widths[len(kept.widths) // 2]
     context = max(1, min(_CONTEXTS[0], decoder.spec.context_len - wide))
-    found = _timed(decoder, (narrow, wide), [context], (5, 5), 0.0)
+    found = time_passes(decoder, (narrow, wide), [context], _CHECK_ROUNDS)
     ratios = [found[n, context] / kept.seconds([n], [context]) for n in (narrow, wide)]
     return max(ratios) < _TOLERATED and min(ratios) > 1 / _TOLERATED
 
@@ -177,13 +159,3 @@ def _rising(values: list[float]) -> list[float]:
     for i in range(1, len(values)):
         values[i] = max(values[i], values[i - 1])
     return values
-
-
-def _pass(decoder: Decoder, cache: KVCache, slot: int, num_nodes: int) -> float:
-    """Seconds of one pass over a chain, every node's draw included; nothing is committed."""
-    token_ids = [(7919 * i + 13) % decoder.spec.vocab_size for i in range(num_nodes)]
-    batch = pack([DraftTree.chain(token_ids)], [cache.length(slot)], [slot])
-    need = Need(draws=[Draw(n, Warp(), 0) for n in range(num_nodes)])
-    start_s = time.perf_counter()
-    decoder.forward(batch, cache, need)
-    return time.perf_counter() - start_s

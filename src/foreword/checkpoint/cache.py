@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from foreword.files import whole_file
+from foreword.files import write_whole
 
 logger = logging.getLogger(__name__)
 
@@ -49,8 +49,7 @@ def sha256_of(path: Path, cache: Path, report: Callable[[int, int], None] | None
         return str(known["sha256"])
     digest = _hash(path, status.st_size, report)
     try:
-        with whole_file(note) as file:
-            file.write(json.dumps({"state": state, "sha256": digest}).encode())
+        write_whole(note, json.dumps({"state": state, "sha256": digest}))
     except OSError as error:  # a cache that cannot be written costs time, nothing else
         logger.warning("cannot remember the checksum of %s: %s", path, error)
     return digest

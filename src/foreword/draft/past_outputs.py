@@ -7,11 +7,11 @@ request's course does not depend on those before it.
 import json
 import logging
 from collections import deque
-from contextlib import suppress
 from pathlib import Path
 
 from foreword.draft.suffix_tree import SuffixTree, Text
 from foreword.errors import ConfigError
+from foreword.files import write_whole
 
 logger = logging.getLogger(__name__)
 
@@ -76,13 +76,9 @@ class PastOutputs:
 
 def _rewrite(file: Path, lines: list[str]) -> None:
     """Let a file hold these lines alone. Where that fails it stays as it is: nothing depends on its being short."""
-    scratch = file.with_suffix(file.suffix + ".new")
     try:
-        scratch.write_text("".join(line + "\n" for line in lines))
-        scratch.replace(file)
+        write_whole(file, "".join(line + "\n" for line in lines))
     except OSError as error:
-        with suppress(OSError):
-            scratch.unlink(missing_ok=True)
         logger.warning(
             "past outputs in %s are used, but the file cannot be shortened: %s; give it a folder that can be written",
             file,

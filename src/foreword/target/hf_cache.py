@@ -3,10 +3,6 @@
 A region holds a pair of tensors a layer, (kv_heads, capacity, dim), allocated when the layer first writes: its shape is
 the layer's own business (grouped heads, keys and values of different widths, layers that keep none).
 
-    rows   [0, length)                         committed
-           [length, length + num_scratch)      the pass under way, one row a node
-           [length + num_scratch, capacity)    free
-
 A pass sees all its requests as one row of keys: the committed rows of each request, then the nodes of all of them.
 """
 
@@ -20,6 +16,7 @@ from torch import Tensor
 from transformers.cache_utils import Cache, CacheLayerMixin
 
 from foreword.errors import CapacityError, UnsupportedModelError
+from foreword.runtime.torch_regions import RegionCache
 from foreword.tree.pack import PackedBatch
 
 
@@ -49,62 +46,19 @@ class Region:
             self.layers[layer] = (grown[0], grown[1])
         self.capacity = capacity
 
-    def move(self, path: Sequence[int]) -> None:
-        """Gather the scratch rows `path` behind the committed ones; those in place already stay."""
-        num_placed = next((row for row, node in enumerate(path) if row != node), len(path))
-        if num_placed == len(path):
-            return
-        sources = [self.length + node for node in path[num_placed:]]
+    def move(self, first: int, sources: list[int]) -> None:
+        """Copy the rows `sources` to `first` and on."""
         for pair in self.layers.values():
             for rows in pair:
                 moved = rows.index_select(1, torch.tensor(sources, device=rows.device))
-                rows[:, self.length + num_placed : self.length + len(path)].copy_(moved)
+                rows[:, first : first + len(sources)].copy_(moved)
 
 
-class HFCache:
+class HFCache(RegionCache[Region]):
     """`KVCache` of runtime/base.py."""
 
-    def __init__(self) -> None:
-        self._regions: dict[int, Region] = {}
-
-    def open(self, capacity: int) -> int:
-        """Reserve a region of at least `capacity` rows; returns its slot, the lowest that is free."""
-        slot = next(number for number in range(len(self._regions) + 1) if number not in self._regions)
-        self._regions[slot] = Region(capacity)
-        return slot
-
-    def close(self, slot: int) -> None:
-        """Free the region."""
-        self._region(slot)
-        del self._regions[slot]
-
-    def reserve(self, slot: int, capacity: int) -> None:
-        """Make the region at least `capacity` rows long, keeping what it holds; by half at least, if it grows."""
-        region = self._region(slot)
-        if capacity > region.capacity:
-            region.grow(max(capacity, region.capacity * 3 // 2))
-
-    def length(self, slot: int) -> int:
-        """Committed positions."""
-        return self._region(slot).length
-
-    def commit(self, slot: int, path: Sequence[int]) -> None:
-        """Keep the scratch rows `path` (ascending node numbers), in that order; drop the rest."""
-        region = self._region(slot)
-        ascending = all(before < after for before, after in zip(path, path[1:], strict=False))
-        assert ascending, f"path {list(path)} of slot {slot} is not ascending"
-        in_range = not path or (path[0] >= 0 and path[-1] < region.num_scratch)
-        assert in_range, f"path {list(path)} of slot {slot} leaves the {region.num_scratch} scratch rows"
-        region.move(path)
-        region.length += len(path)
-        region.num_scratch = 0
-
-    def truncate(self, slot: int, length: int) -> None:
-        """Forget committed positions from `length` on, and the scratch."""
-        region = self._region(slot)
-        assert 0 <= length <= region.length, f"cannot truncate slot {slot} of {region.length} rows to {length}"
-        region.length = length
-        region.num_scratch = 0
+    def _new_region(self, capacity: int) -> Region:
+        return Region(capacity)
 
     def rows(
         self, slot: int
@@ -119,11 +73,6 @@ class HFCache:
         return keys, values
 
     @property
-    def num_open(self) -> int:
-        """Regions in use."""
-        return len(self._regions)
-
-    @property
     def num_bytes(self) -> int:
         """Memory that the regions take."""
         regions = self._regions.values()
@@ -131,20 +80,9 @@ class HFCache:
 
     def begin_pass(self, batch: PackedBatch, num_layers: int) -> "PassCache":
         """Claim scratch for all nodes; what the model is given as its cache."""
-        regions = [self._region(slot) for slot in batch.slots]
-        for slot, region, first, end in zip(batch.slots, regions, batch.starts, batch.starts[1:], strict=False):
-            rows = region.length + end - first
-            if rows > region.capacity:
-                raise CapacityError(
-                    f"slot {slot} holds {region.length} of {region.capacity} rows; {end - first} nodes do not fit; "
-                    f"reserve {rows} rows before the pass"
-                )
-            region.num_scratch = end - first
+        ends = zip(batch.slots, batch.starts, batch.starts[1:], strict=False)
+        regions = [self._claim(slot, end - first) for slot, first, end in ends]
         return PassCache(regions, batch.starts, num_layers)
-
-    def _region(self, slot: int) -> Region:
-        assert slot in self._regions, f"slot {slot} is not open; open slots: {sorted(self._regions)}"
-        return self._regions[slot]
 
 
 class PassCache(Cache):

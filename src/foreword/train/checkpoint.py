@@ -7,6 +7,7 @@ from typing import Any
 import torch
 
 from foreword.errors import ConfigError
+from foreword.files import whole_file
 from foreword.train.batches import Position
 
 
@@ -27,16 +28,14 @@ def save_checkpoint(
     path: Path, module: torch.nn.Module, optimiser: torch.optim.Optimizer, progress: Progress, facts: dict[str, Any]
 ) -> None:
     """Write weights, optimiser and progress; `facts` say what the run is and are compared when it goes on."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(path.name + ".part")
     state = {
         "module": module.state_dict(),
         "optimiser": optimiser.state_dict(),
         "progress": asdict(progress),
         "facts": facts,
     }
-    torch.save(state, part)
-    part.replace(path)
+    with whole_file(path) as file:
+        torch.save(state, file)
 
 
 def load_checkpoint(

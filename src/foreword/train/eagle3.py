@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import save as to_bytes
 from torch import Tensor
 from torch.nn import functional as F
 
 from foreword.config import ModelSpec
+from foreword.files import whole_file, write_whole
 from foreword.train.batches import Batch
 from foreword.train.eagle3_net import Eagle3Net, Eagle3Spec
 from foreword.train.features import Entry, FeatureStore
@@ -109,15 +110,13 @@ class Eagle3:
 
     def save(self, folder: Path, facts: Mapping[str, Any]) -> None:
         """config.json and model.safetensors as vLLM and SGLang read them, bfloat16; the embedding is the target's."""
-        folder.mkdir(parents=True, exist_ok=True)
         state = {name: value.detach() for name, value in self.module.named_parameters()}
         state["fc.weight"] = state["fc.weight"] / self.module.feature_scale
         tensors = {name: value.to(torch.bfloat16).contiguous() for name, value in state.items()}
         tensors["d2t"], tensors["t2d"] = vocab_maps(self._vocab_ids, self._target.spec.vocab_size)
-        part = folder / "model.safetensors.part"
-        save_file(tensors, part, metadata={"format": "pt"})
-        part.replace(folder / "model.safetensors")
-        (folder / "config.json").write_text(json.dumps(self._config(facts), indent=2) + "\n")
+        with whole_file(folder / "model.safetensors") as file:
+            file.write(to_bytes(tensors, metadata={"format": "pt"}))
+        write_whole(folder / "config.json", json.dumps(self._config(facts), indent=2) + "\n")
 
     def _config(self, facts: Mapping[str, Any]) -> dict[str, Any]:
         spec = self._target.spec
@@ -189,18 +188,17 @@ def taps_for(spec: ModelSpec) -> tuple[int, ...]:
     return Eagle3Spec.default_taps(spec.num_layers)
 
 
-def make(target: TargetTables, store: FeatureStore, settings: TrainSettings, work: Path) -> Eagle3:
-    """A fresh one for some data. The draft vocabulary is counted once and kept in `work`: weights depend on it."""
+def make(target: TargetTables, store: FeatureStore, settings: TrainSettings, resume: Path) -> Eagle3:
+    """A fresh one for some data. The draft vocabulary is counted once and kept in `resume`: weights depend on it."""
     train = [entry for entry in store.entries if entry.split == "train"]
-    path = work / "draft_vocab.json"
+    path = resume / "draft_vocab.json"
     if path.is_file():
         vocab_ids = torch.tensor(json.loads(path.read_text()))
     else:
         answers = (store.token_ids(entry.start + entry.prompt_len, entry.start + entry.length) for entry in train)
         size = min(settings.draft_vocab_size, target.spec.vocab_size)
         vocab_ids = count_draft_vocab(answers, target.spec.vocab_size, size, target.eos_token_ids)
-        work.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps(vocab_ids.tolist()))
+        write_whole(path, json.dumps(vocab_ids.tolist()))
     return Eagle3.build(
         target,
         store.taps,

@@ -21,6 +21,7 @@ import torch
 from torch import Tensor
 
 from foreword.errors import ConfigError
+from foreword.files import write_whole
 from foreword.runtime.base import Decoder, KVCache, Need, PassOutput
 from foreword.sampling.params import Warp
 from foreword.sampling.sampler import Draw
@@ -76,8 +77,7 @@ class FeatureStore:
             raise ConfigError(
                 f"{self.folder} holds features of {known}; now they would be of {info}; give another --out"
             )
-        self.folder.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps(info))
+        write_whole(path, json.dumps(info))
         self.entries = self._read_index()
         for name, width, item_bytes in self._columns():
             with (self.folder / name).open("ab") as file:

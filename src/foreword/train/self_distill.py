@@ -21,6 +21,7 @@ from typing import Any
 from foreword.checkpoint.checkpoint import Checkpoint
 from foreword.engine.llm import LLM
 from foreword.errors import ConfigError
+from foreword.files import write_whole
 from foreword.sampling.params import SamplingParams
 
 INFO, FOLDER = "info.json", "answers"
@@ -134,8 +135,7 @@ class AnswerStore:
                         f"{self.folder} holds answers made with {key} {known.get(key)!r}, now it is {info.get(key)!r}; "
                         f"go on with the same, or give another --out"
                     )
-        self.folder.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps(info, indent=1))
+        write_whole(path, json.dumps(info, indent=1))
 
     def info(self) -> dict[str, Any]:
         """How the answers were made."""

@@ -1,7 +1,7 @@
 """A whole training run: answers, features, training, and the folder that comes out.
 
 OUT/config.json model.safetensors README.md curve.*    the drafter, the best so far
-OUT/work/checkpoint.pt draft_vocab.json times.json     to go on after a kill
+OUT/resume: checkpoint.pt draft_vocab.json times.json   to go on after a kill
 DATA/answers DATA/features                             what it is trained on; several runs may share it
 """
 
@@ -14,6 +14,7 @@ from typing import Any, Protocol
 
 from foreword.engine.llm import LLM
 from foreword.errors import UnknownNameError
+from foreword.files import write_whole
 from foreword.train.card import model_card
 from foreword.train.checkpoint import Progress
 from foreword.train.curves import write_curves
@@ -84,8 +85,8 @@ def train(
     """
     if method not in METHODS:
         raise UnknownNameError("method", method, METHODS)
-    module, data, work = import_module(METHODS[method]), data or out / "data", out / "work"
-    times = _Times(work / "times.json")
+    module, data, resume = import_module(METHODS[method]), data or out / "data", out / "resume"
+    times = _Times(resume / "times.json")
     answers = _collect_answers(llm, questions, data, settings, reporter, times)
     store = FeatureStore(data, module.taps_for(llm.model.decoder.spec), llm.model.decoder.spec.hidden_size)
     store.begin({"model_fingerprint": opened(llm).fingerprint, "dtype": llm.model.choice.dtype})
@@ -93,7 +94,7 @@ def train(
         reporter.phase("reading the answers again for features")
         extract_features(llm.model.decoder, answers, store, reporter.data)
     target = target_tables(llm)
-    drafter = module.make(target, store, settings, work)
+    drafter = module.make(target, store, settings, resume)
     budget_s = max(settings.time_budget_s - times.total_s, _LEAST_TRAIN_SHARE * settings.time_budget_s)
     facts = _facts(method, target, settings)
 
@@ -130,7 +131,14 @@ def train(
     reporter.phase(f"training {method}")
     options = _loop_options(settings, budget_s)
     return Trainer(
-        drafter, store, options, work, facts, reporter.status, keep, lambda progress: write_curves(out, progress.curve)
+        drafter,
+        store,
+        options,
+        resume,
+        facts,
+        reporter.status,
+        keep,
+        lambda progress: write_curves(out, progress.curve),
     ).run()
 
 
@@ -150,8 +158,7 @@ class _Times:
 
     def add(self, name: str, seconds: float) -> None:
         self.values[name] = self.values.get(name, 0.0) + seconds
-        self._path.parent.mkdir(parents=True, exist_ok=True)
-        self._path.write_text(json.dumps(self.values))
+        write_whole(self._path, json.dumps(self.values))
 
 
 class _Counting:
