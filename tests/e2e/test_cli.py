@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
@@ -201,6 +202,8 @@ MISTAKES = {
     "no number": (["--prompt", "a", "--max-tokens", "many"], ["'--max-tokens'", "integer", "see 'foreword gen"]),
     "unknown option": (["--prompt", "a", "--colour"], ["No such option: --colour", "see 'foreword generate --help'"]),
     "batch size 0": (["--prompt", "a", "--batch-size", "0"], ["batch_size is 0; allowed: 1 or above"]),
+    "far too many threads": (["--prompt", "a", "--threads", "100000"], ["threads is 100000; allowed: at most"]),
+    "no drafter's name": (["--prompt", "a", "--drafter", ""], ["--drafter is empty; allowed: auto, none"]),
     "threads 0": (["--prompt", "a", "--threads", "0"], ["threads is 0; allowed: 1 or above"]),
     "config not JSON": (["--prompt", "a", "--speculative-config", "{method}"], ["--speculative-config is not JSON"]),
     "config no object": (["--prompt", "a", "--speculative-config", "[]"], ["must be a JSON object"]),
@@ -392,6 +395,27 @@ def test_a_mistake_shows_no_traceback(tmp_path):
     done = foreword_process("generate", "--prompt", "hello", "--model", tmp_path / "none.gguf")
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.startswith("error: there is no model")
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no file here that is always full")
+def test_a_full_disk_is_one_line(tiny):
+    command = [
+        sys.executable,
+        "-m",
+        "foreword",
+        "generate",
+        "--model",
+        str(tiny),
+        "--prompt",
+        "a",
+        "--runtime",
+        "torch",
+    ]
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, timeout=120)
+    assert done.returncode == 2
+    assert "error: No space left on device" in done.stderr
+    assert "Traceback" not in done.stderr
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="pipes break otherwise there")

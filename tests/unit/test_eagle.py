@@ -402,6 +402,11 @@ def test_it_needs_a_network(kind, tmp_path, monkeypatch):
         make_drafter(DraftConfig(method=kind), Target(model.decoder, model))
 
 
+def test_a_folder_without_a_network_is_named(tmp_path):
+    with pytest.raises(ModelNotFoundError, match=r"holds no drafter: there is no config\.json in it"):
+        EagleFiles(tmp_path)
+
+
 def test_a_network_made_for_the_model_is_found_by_its_fingerprint(tmp_path, monkeypatch):
     monkeypatch.setenv("FOREWORD_CACHE", str(tmp_path / "cache"))
     model = load_model(write_tiny_chat(tmp_path / "model"), runtime="torch")

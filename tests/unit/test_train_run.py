@@ -355,6 +355,21 @@ def test_mistakes_are_one_line(change, message, tmp_path, capsys):
     assert message in capsys.readouterr().err
 
 
+def test_a_folder_that_cannot_be_made_is_one_line(tmp_path, capsys):
+    from foreword.cli.main import main
+
+    model = write_tiny_chat(tmp_path / "model")
+    prompts = tmp_path / "p.jsonl"
+    prompts.write_text('{"prompt": "a"}\n')
+    out = prompts / "out"  # below a file
+    command = ["train", "eagle3", "--model", str(model), "--runtime", "torch", "--prompts", str(prompts)]
+    assert main([*command, "--out", str(out), "--time-budget", "2s"]) == 2
+    err = capsys.readouterr().err
+    assert "error: " in err
+    assert "Not a directory" in err
+    assert "Traceback" not in err
+
+
 def test_durations_and_names():
     assert parse_duration("--x", "1h30m") == 5400
     assert parse_duration("--x", "90s") == 90

@@ -147,6 +147,8 @@ def draft_options(
     options: dict[str, Any] = {"num_speculative_tokens": num_speculative_tokens}
     if is_adaptive:
         options["policy"] = "adaptive"
+    if drafter == "":
+        raise ConfigError(f"--drafter is empty; allowed: {DRAFTER_NAMES}")
     if speculative_config is None:
         return options | {"drafter": drafter or DraftConfig.method}
     try:

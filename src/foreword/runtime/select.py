@@ -1,6 +1,7 @@
 """Which runtime computes, with which numbers, and why."""
 
 import importlib.util
+import os
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -64,10 +65,18 @@ def _choose(runtime: str, dtype: str, device: str) -> RuntimeChoice:
     return RuntimeChoice("native", "int8", "cpu", "fastest on a CPU, and bit for bit the same at any width")
 
 
+_MANY_THREADS = 64  # allowed on any machine, however slow more threads than cores are
+
+
 def check_threads(threads: int | None) -> None:
     """`ConfigError` for a number of threads that cannot be."""
-    if threads is not None and threads < 1:
+    if threads is None:
+        return
+    most = max(_MANY_THREADS, os.cpu_count() or 1)
+    if threads < 1:
         raise ConfigError(f"threads is {threads}; allowed: 1 or above")
+    if threads > most:
+        raise ConfigError(f"threads is {threads}; allowed: at most {most}, and best no more than physical cores")
 
 
 def make_runtime(choice: RuntimeChoice, threads: int | None = None, cache_dir: Path | None = None) -> Runtime:

@@ -113,6 +113,10 @@ class EagleWeights:
 def _folder(path: str | Path) -> Path:
     folder = Path(path).expanduser()
     if folder.is_dir():
+        if not (folder / "config.json").is_file():
+            raise ModelNotFoundError(
+                f"{folder} holds no drafter: there is no config.json in it; was its training ended before one was kept?"
+            )
         return folder
     from foreword.checkpoint.hub import fetch_from_hub, is_hub_name
     from foreword.checkpoint.progress import silent
