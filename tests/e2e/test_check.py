@@ -6,8 +6,8 @@ from dataclasses import replace
 import pytest
 
 from foreword.bench import fidelity
+from foreword.bench.differences import all_differences
 from foreword.bench.fidelity import logits_after
-from foreword.cli.check_run import all_differences
 from foreword.cli.main import main
 from foreword.cli.planted import AcceptEverything
 from foreword.engine.llm import LLM
@@ -148,7 +148,7 @@ def test_a_fault_behind_a_near_tie_is_found(plain, monkeypatch, options):
     assert found(reference.token_ids, 1e-3) == []
     assert found(clean, 1e-9) == [(4, False)], "the first fault ends the search"
     assert found(clean, 1e9) == [(4, True)]
-    monkeypatch.setattr("foreword.cli.check_run.explain_difference", _only_the_first_is_a_tie(fidelity))
+    monkeypatch.setattr("foreword.bench.differences.explain_difference", _only_the_first_is_a_tie(fidelity))
     assert found(wrong, 1e9) == [(4, True), (9, False)]
     assert found(clean[:-3], 1e9)[-1] == (17, False), "an answer that ends early is a fault"
 

@@ -54,9 +54,17 @@ ROWS = (
     Row("lookahead", "tree"),
     Row("layerskip", "chain", {"exit_layer": 1}),
     Row("layerskip", "tree", {"exit_layer": 1, "draft_tree_width": 3}, "draft_tree_width 3"),
+    Row("synthetic", "", settings="without a reference"),
     _trained("draft_model", "{draft}", "chain", 1),
     _trained("draft_model", "{draft}", "tree", 3),
     Row("draft_model", "chain", {"method": "draft_model", "model": "{other}"}, "another tokenizer"),
+    Row(
+        "medusa",
+        "chain",
+        {"method": "medusa", "model": "{medusa_reduced}", "draft_tree_width": 1},
+        "draft_tree_width 1",
+    ),
+    Row("medusa", "tree", {"method": "medusa", "model": "{medusa}"}, refused={"block": "checks chains"}),
     _trained("eagle", "{eagle}", "chain", 1),
     _trained("eagle", "{eagle}", "tree", 3),
     _trained("eagle2", "{eagle}", "chain", 1),
@@ -114,7 +122,8 @@ with a batch of 1 and of 3, {options}, on a model of two layers in float32. A te
 |---|---|---|{lines}|
 """
 _TAIL = """
-`block` judges the most promising path of a tree; `rejection` makes use of all its branches. A draft model or an EAGLE network of
+`block` judges the most promising path of a tree; `rejection` makes use of all its branches. Medusa's heads draw the candidates of
+each depth without replacement for it. A draft model or an EAGLE network of
 any width drafts a chain where *rejection* or *block* has it draw at random.
 
 ## Everything else

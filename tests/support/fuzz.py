@@ -99,6 +99,8 @@ def make_combo(number: int, files: TinyFiles) -> Combo:
     rng = random.Random(number)
     drafter = _drafter(rng, files)
     verifier = rng.choice(("match",) * 5 + ("rejection", "block", "typical"))
+    if (drafter["method"], verifier) == ("medusa", "block"):
+        drafter["draft_tree_width"] = 1  # block takes chains
     num_prompts = rng.randint(1, 4)
     is_streamed = rng.random() < 0.1
     params = [_params(rng, verifier != "match", is_streamed) for _ in range(num_prompts)]
@@ -271,6 +273,10 @@ def _drafter(rng: random.Random, files: TinyFiles) -> dict[str, Any]:
             "model": str(rng.choice((files.eagle3, files.eagle3_reduced))),
             "draft_tree_width": width,
             "draft_tree_depth": rng.choice((2, 5)),
+        },
+        "medusa": lambda: {
+            "model": str(rng.choice((files.medusa, files.medusa_reduced))),
+            "draft_tree_width": rng.choice((None, 1, 2)),
         },
         "cascade": lambda: {
             "method": ",".join(rng.sample(["ngram", "suffix", "recycling", "lookahead", "layerskip",

@@ -16,6 +16,7 @@ import torch
 from foreword.config import ModelSpec
 from foreword.target.load import LoadedModel, load_model
 from tests.support.eagle_heads import head_config, head_tensors, save_head
+from tests.support.medusa_heads import random_heads, save_heads, vllm_config
 from tests.support.tiny_files import write_folder
 from tests.support.tiny_models import TinyWeights, tiny_spec
 from tests.support.toy_tokenizers import byte_level_backend
@@ -39,6 +40,8 @@ class TinyFiles:
     eagle: Path
     eagle3: Path
     eagle3_reduced: Path
+    medusa: Path
+    medusa_reduced: Path  # two layers a head, half the vocabulary
 
     def load(self, runtime: str = "torch") -> LoadedModel:
         """The target: float32 on torch, int8 on native."""
@@ -71,6 +74,8 @@ def write_tiny_llm(folder: Path) -> TinyFiles:
         eagle=_head(folder / "eagle", spec, False),
         eagle3=_head(folder / "eagle3", spec, True),
         eagle3_reduced=_head(folder / "eagle3-reduced", spec, True, torch.arange(0, VOCAB_SIZE, 2)),
+        medusa=_medusa(folder / "medusa", spec),
+        medusa_reduced=_medusa(folder / "medusa-reduced", spec, torch.arange(0, VOCAB_SIZE, 2)),
     )
 
 
@@ -94,3 +99,10 @@ def _head(folder: Path, spec: ModelSpec, is_eagle3: bool, draft_ids: torch.Tenso
     options: dict[str, Any] = {"eagle_aux_hidden_state_layer_ids": [0, 1, 2]} if is_eagle3 else {}
     config = head_config(spec, is_eagle3, **options) | {"max_position_embeddings": 96}
     return save_head(folder, config, head_tensors(spec, is_eagle3, seed=3, draft_ids=draft_ids))
+
+
+def _medusa(folder: Path, spec: ModelSpec, token_map: torch.Tensor | None = None) -> Path:
+    rows = None if token_map is None else len(token_map)
+    heads = random_heads(spec, seed=9, num_layers=1 if token_map is None else 2, rows=rows)
+    tensors = heads if token_map is None else {**heads, "token_map": token_map}
+    return save_heads(folder, vllm_config(spec, heads), tensors)

@@ -163,11 +163,25 @@ def test_charges_of_a_batch_add_up_and_fall_on_who_drafted():
 def test_an_overdrawn_ledger_recovers_with_time():
     ledger = Ledger()
     ledger.add(1, 1.0, 1.05)
-    assert ledger.is_overdrawn()
-    assert not ledger.is_overdrawn(to_come_s=6.0)
+    assert ledger.credit_s() < 0
+    assert ledger.credit_s(to_come_s=6.0) > 0
     for _ in range(10):
         ledger.add(1, 1.0, 1.0)
-    assert not ledger.is_overdrawn()
+    assert ledger.credit_s() > 0
+
+
+def test_what_others_saved_raises_the_credit_by_less_than_one_percent():
+    ledger = Ledger()
+    ledger.add(100, 1.0, 100.0)
+    assert ledger.credit_s(0.0, 1e6) - ledger.credit_s() == pytest.approx(0.9)
+    assert ledger.credit_s(0.0, 0.2) - ledger.credit_s() == pytest.approx(0.2)
+    assert ledger.credit_s(0.0, -5.0) == ledger.credit_s()
+
+
+def test_no_draft_costs_more_than_may_be_lost():
+    chances = [[1.0, 0.99, 0.98, 0.97, 0.96]]
+    assert choose_nodes(chances, [1], [0], costs(), 100.0, most_added_s=1.2 * MS).nodes == [[1, 2, 3]]
+    assert choose_nodes(chances, [1], [0], costs(), 100.0, most_added_s=0.1 * MS).nodes == [[]]
 
 
 class FakeRequest(SimpleNamespace):

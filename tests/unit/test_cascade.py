@@ -103,7 +103,7 @@ def test_names_joined_by_commas():
         make_drafter(draft_config("suffix,none"), Target(DECODER))
     cascade = make_drafter(draft_config("suffix,recycling,ngram"), Target(DECODER))
     assert cascade.name == "suffix,recycling,ngram"
-    assert cascade.need == DraftNeed(top_k=8)
+    assert cascade.need == DraftNeed(top_k=8, can_miss=True)
     with pytest.raises(ConfigError, match="draft_model=PATH"):
         make_drafter(draft_config("suffix,draft_model"), Target(DECODER))
 

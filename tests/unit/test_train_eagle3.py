@@ -9,8 +9,8 @@ from safetensors.torch import load_file
 from torch.nn import functional as F
 
 from foreword.config import ModelSpec
-from foreword.train.batches import Batch
-from foreword.train.eagle3 import Eagle3, Eagle3Options, _places
+from foreword.train.batches import Batch, places
+from foreword.train.eagle3 import Eagle3, Eagle3Options
 from foreword.train.eagle3_net import Eagle3Net, Eagle3Spec, Seen, attend
 from foreword.train.losses import head_loss, soft_targets
 from foreword.train.method import TargetTables
@@ -168,7 +168,7 @@ def test_places_are_answer_tokens_only(target):
     data = batch(target, lengths=((3, 6), (2, 9)))
     first = data.num_columns - data.answer_columns
     for depth in range(4):
-        is_place, judged = _places(data, depth)
+        is_place, judged = places(data, depth)
         for i, (prompt, answer) in enumerate(((3, 6), (2, 9))):
             start = int(data.starts[i])
             pairs = [c for c in range(first, data.num_columns - 1) if is_place[i, c - first]]

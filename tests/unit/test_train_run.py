@@ -8,13 +8,14 @@ import numpy as np
 import pytest
 import torch
 
-from foreword.cli.train import METHOD_NAMES, parse_duration
+from foreword.cli.options import parse_duration
+from foreword.cli.train import METHOD_NAMES
 from foreword.engine.llm import LLM
 from foreword.errors import ConfigError
 from foreword.runtime.base import Need
 from foreword.sampling.params import SamplingParams
 from foreword.train import eagle3
-from foreword.train.batches import BatchOrder, Position, collate
+from foreword.train.batches import BatchOrder, Position, collate, places
 from foreword.train.features import Entry, FeatureStore, extract_features
 from foreword.train.loop import LoopOptions
 from foreword.train.self_distill import (
@@ -176,12 +177,10 @@ def test_half_written_features_are_read_again(llm, data, tmp_path):
 
 def test_the_loss_mask_follows_the_chat_template(llm, data):
     """What the mask covers is the answer but its first token, nothing of the template and nothing of the question."""
-    from foreword.train.eagle3 import _places
-
     _, answers, store = data
     entries = [e for e in store.entries if e.answer_len > 4][:3]
     batch = collate(store, entries, 512)
-    is_place, _ = _places(batch, 0)
+    is_place, _ = places(batch, 0)
     for i, entry in enumerate(entries):
         answer = next(a for e, a in zip(store.entries, answers, strict=True) if e == entry)
         columns = torch.arange(batch.num_columns - batch.answer_columns, batch.num_columns - 1)[is_place[i]]

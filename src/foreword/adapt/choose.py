@@ -5,9 +5,10 @@ parent never after its child), over all requests of the pass, and the prefix wit
 
     sum of chances / rate - added time of the pass
 
-is kept: that is the choice with which the rate itself, tokens over time, is highest [dinkelbach67].
+is kept, within what the pass may be made longer: that is the choice with which the rate itself, tokens over time, is highest [dinkelbach67].
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -29,6 +30,7 @@ def choose_nodes(
     contexts: Sequence[int],
     costs: PassCosts,
     rate: float,
+    most_added_s: float = math.inf,
 ) -> Choice:
     """The drafted nodes that pay.
 
@@ -38,6 +40,7 @@ def choose_nodes(
         contexts: committed tokens of each.
         costs: of this machine.
         rate: tokens a second that are reached without these nodes, all requests together.
+        most_added_s: what the nodes may add to the pass, whatever they promise.
     """
     pool = sorted(
         (-chance, node, request)
@@ -53,6 +56,8 @@ def choose_nodes(
         expected -= negative
         sizes[request] += 1
         added_s = costs.seconds(sizes, contexts) - plain_s
+        if added_s > most_added_s:
+            break
         gain = expected / rate - added_s
         if gain > best_gain:
             best_gain, best_count, best_expected, best_added = gain, count, expected, added_s

@@ -9,7 +9,7 @@ fails, and never by an overdrawn request.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from foreword.adapt.acceptance import Calibration, Trust, judged_edges, reach_chances
 from foreword.adapt.choose import choose_nodes
@@ -21,15 +21,17 @@ from foreword.engine.request import Request
 from foreword.engine.step import StepRecord, StepTimes
 from foreword.target.target import Target
 from foreword.tree.draft_tree import DraftTree
+from foreword.verify.verdict import Verdict
 
 _FIRST_GAP, _LAST_GAP = 12, 384  # plain steps before what is off is tried again
 _PROBE_NODES = 3
 _SMOOTH = 0.1
 _REMEMBER = 0.97
-_CHEAP = 0.02  # of a plain pass
+_CHEAP = 0.08  # of a plain pass: up to here the ledger alone says when to stop asking
 _HORIZON = 64  # plain steps that a request may borrow against
 _READING = "off for this pass: it reads another request's prompt"
-_TRIAL_STEPS = 4  # drafts before asking can count as not paying
+_NOTHING = "nothing to propose"
+_TRIAL_STEPS = 16  # drafts before asking can count as not paying
 
 
 @dataclass
@@ -105,6 +107,8 @@ class AdaptiveController:
         self, requests: Sequence[Request], plans: Sequence[Plan], trees: Sequence[DraftTree]
     ) -> tuple[list[Plan], list[DraftTree]]:
         """Plans and trees with the nodes that pay."""
+        if not any(tree.num_drafted for tree in trees):  # the cheap way out: this is every step while drafting is off
+            return [_because(plan, _NOTHING) if plan.num_nodes else plan for plan in plans], list(trees)
         if any(request.is_prefilling for request in requests):
             return list(plans), list(trees)
         chances = [
@@ -115,12 +119,13 @@ class AdaptiveController:
         first = [tree.num_known for tree in trees]
         plain_rate = len(requests) / (self.costs.seconds(first, contexts) + self._host_s)
         rate = plain_rate * max(1.0, self._tokens / self._plain_tokens if self._plain_tokens else 1.0)
-        choice = choose_nodes(chances, first, contexts, self.costs, rate)
+        credits = [self._credit_s(request, self._book(request)) for request in requests]
+        choice = choose_nodes(chances, first, contexts, self.costs, rate, sum(credits) / len(credits))
         fitted_plans, fitted = [], []
         for request, plan, tree, nodes, own in zip(requests, plans, trees, choice.nodes, chances, strict=True):
             keep, reason = self._kept(request, tree, nodes, own)
             fitted.append(tree if len(keep) == tree.num_drafted else tree.subset([*range(tree.num_known), *keep]))
-            fitted_plans.append(replace(plan, reason=reason) if plan.num_nodes else plan)
+            fitted_plans.append(_because(plan, reason) if plan.num_nodes else plan)
         return fitted_plans, fitted
 
     def observe(self, requests: Sequence[Request], record: StepRecord, times: StepTimes) -> None:
@@ -144,15 +149,22 @@ class AdaptiveController:
         return self._draft_s > _CHEAP * self.costs.seconds([1], [0])
 
     def _is_overdrawn(self, request: Request, book: _Book) -> bool:
-        steps = 0 if self._all.is_overdrawn() else min(request.remaining, _HORIZON)
-        plain_s = self.costs.seconds([request.num_unread], [request.kv_len])
-        return book.ledger.is_overdrawn(steps * plain_s)
+        known, context = request.num_unread, request.kv_len
+        node_s = self.costs.seconds([known + 1], [context]) - self.costs.seconds([known], [context])
+        return self._credit_s(request, book) < node_s
+
+    def _credit_s(self, request: Request, book: _Book) -> float:
+        """What drafting may still cost a request."""
+        if self._all.credit_s() < 0:
+            return book.ledger.saved_s
+        to_come_s = min(request.remaining, _HORIZON) * self.costs.seconds([request.num_unread], [request.kv_len])
+        return book.ledger.credit_s(to_come_s, self._all.saved_s)
 
     def _kept(self, request: Request, tree: DraftTree, nodes: list[int], chances: list[float]) -> tuple[list[int], str]:
         """Drafted nodes to be read, and why: all where leaving some out would bend a law or break a method."""
         drafted = range(tree.num_known, tree.num_nodes)
         if not drafted:
-            return [], "nothing to propose"
+            return [], _NOTHING
         if tree.has_drawn_nodes or (tree.accept_probs is None and not tree.is_chain):
             return list(drafted), f"all {len(drafted)} nodes: the rule or the method takes this proposal whole"
         fixed = [node for node in drafted if tree.accept_probs is not None and tree.accept_probs[node] == 0.0]
@@ -189,19 +201,30 @@ class AdaptiveController:
             strict=True,
         ):
             book = self._book(request)
-            edges = judged_edges(tree, verdict.path)
-            book.trust.add(sum(self.calibration(stated) for stated, _ in edges), sum(accepted for _, accepted in edges))
-            self.calibration.add(edges)
+            if tree.num_drafted:
+                self._judge(book, tree, verdict)
+            else:
+                book.trust.add(0.0, 0.0)  # forgets
             book.ledger.add(emitted, plain_s, taken_s)
             self._all.add(emitted, plain_s, taken_s)
             book.count_step(tree.num_drafted, plan.num_nodes > 0, emitted * plain_s - taken_s)
+
+    def _judge(self, book: _Book, tree: DraftTree, verdict: Verdict) -> None:
+        """What became of the guesses corrects their chances."""
+        edges = judged_edges(tree, verdict.path)
+        book.trust.add(sum(self.calibration(stated) for stated, _ in edges), sum(accepted for _, accepted in edges))
+        self.calibration.add(edges)
 
     def _book(self, request: Request) -> _Book:
         return self._books.setdefault(request.request_id, _Book())
 
 
 def _off(plan: Plan, reason: str) -> Plan:
-    return replace(plan, num_nodes=0, depth=0, reason=reason)
+    return Plan(plan.num_known, 0, 0, plan.drafter, reason)
+
+
+def _because(plan: Plan, reason: str) -> Plan:
+    return Plan(plan.num_known, plan.num_nodes, plan.depth, plan.drafter, reason)
 
 
 def make(target: Target, num_nodes: int, drafter: str) -> AdaptiveController:

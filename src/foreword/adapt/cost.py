@@ -10,16 +10,16 @@ import bisect
 import hashlib
 import json
 import logging
-import os
-import platform
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from foreword.adapt.timing import time_passes
 from foreword.checkpoint.cache import cache_folder
+from foreword.engine.machine import machine_facts
 from foreword.files import write_whole
 from foreword.runtime.base import Decoder
 from foreword.target.target import Target
@@ -30,10 +30,12 @@ WIDTHS = (1, 2, 4, 8, 16, 32)
 _CONTEXTS = (32, 512)
 _BUDGET_S = 1.2  # for the timed passes
 _ROUNDS, _CHECK_ROUNDS = (3, 12), (5, 5)
+_SLOW_S = 0.04  # a pass of one node: then a full look would take many seconds, and a few passes must do
+_SLOW_WIDTHS, _SLOW_ROUNDS = (1, 4, 16), (1, 2)
 _TOLERATED = 1.3  # a kept figure that is wrong by more is measured anew
 _FOLLOW, _LEARN = 0.08, 0.03  # how fast the common factor and each width's own move
 _TABLE = 129  # widths looked up; wider passes are computed
-_REDRAW = 16  # passes between two looks at the widths' own factors
+_REDRAW = 32  # passes between two looks at the widths' own factors
 VERSION = 1
 
 
@@ -51,10 +53,15 @@ class PassCosts:
         self.own = self.own or [1.0] * len(self.widths)
         self._num_passes = 0
         self._slopes = [self._line(self.slope, n) for n in range(_TABLE)]
+        self._places = [self._place(n) for n in range(_TABLE)]
+        self._nearest = [min(range(len(self.widths)), key=lambda i: abs(self.widths[i] - n)) for n in range(_TABLE)]
         self._draw_bases()
 
     def seconds(self, num_nodes: Sequence[int], contexts: Sequence[int]) -> float:
         """One pass over so many nodes of each request, after so many committed tokens of each."""
+        if len(num_nodes) == 1 and num_nodes[0] < _TABLE:
+            nodes = num_nodes[0]
+            return self.common * (self._bases[nodes] + self._slopes[nodes] * contexts[0])
         total, attention = sum(num_nodes), 0.0
         for nodes, length in zip(num_nodes, contexts, strict=True):
             attention += (self._slopes[nodes] if nodes < _TABLE else self._line(self.slope, nodes)) * length
@@ -65,31 +72,41 @@ class PassCosts:
         """A pass took so long."""
         ratio = min(max(seconds / self.seconds(num_nodes, contexts), 0.5), 2.0)
         self.common *= ratio**_FOLLOW
-        total = sum(num_nodes)
-        nearest = min(range(len(self.widths)), key=lambda i: abs(self.widths[i] - total))
-        self.own[nearest] *= ratio**_LEARN
+        self.own[self._nearest[min(sum(num_nodes), _TABLE - 1)]] *= ratio**_LEARN
         self._num_passes += 1
         if self._num_passes % _REDRAW == 0:
             self._draw_bases()
 
     def _draw_bases(self) -> None:
         self._owned = [base * own for base, own in zip(self.base, self.own, strict=True)]
-        self._bases = [self._line(self._owned, n) for n in range(_TABLE)]
+        owned = self._owned
+        self._bases = [owned[left] + (owned[right] - owned[left]) * share for left, right, share in self._places]
+
+    def _place(self, n: int) -> tuple[int, int, float]:
+        """The widths that a number of nodes lies between, and how far along; beyond the last goes on as before it."""
+        if len(self.widths) == 1:
+            return 0, 0, 0.0
+        right = min(max(bisect.bisect_left(self.widths, n), 1), len(self.widths) - 1)
+        x0, x1 = self.widths[right - 1], self.widths[right]
+        return right - 1, right, (n - x0) / (x1 - x0)
 
     def _line(self, values: Sequence[float], n: int) -> float:
         """Between the nearest widths; beyond the last as between the last two."""
-        if len(values) == 1:
-            return values[0] * n / self.widths[0]
-        right = min(max(bisect.bisect_left(self.widths, n), 1), len(self.widths) - 1)
-        x0, x1 = self.widths[right - 1], self.widths[right]
-        return values[right - 1] + (values[right] - values[right - 1]) * (n - x0) / (x1 - x0)
+        left, right, share = self._place(n)
+        return values[left] + (values[right] - values[left]) * share
 
 
 def measure_costs(decoder: Decoder, widths: Sequence[int] = WIDTHS) -> PassCosts:
-    """Time passes of every width after a short and a long context, interleaved, for about a second."""
-    room = decoder.spec.context_len - max(widths)
-    contexts = sorted({max(1, min(context, room)) for context in _CONTEXTS})
-    best = time_passes(decoder, widths, contexts, _ROUNDS, budget_s=_BUDGET_S)
+    """Time passes of every width after a short and a long context, interleaved, for about a second.
+
+    Where one pass takes so long that this would be many seconds, a few widths after a short context have to do.
+    """
+    widths = [n for n in widths if n < decoder.spec.context_len] or [1]
+    room = max(1, decoder.spec.context_len - max(widths))
+    contexts, rounds = sorted({min(context, room) for context in _CONTEXTS}), _ROUNDS
+    if time_passes(decoder, (1,), contexts[:1], (1, 1))[1, contexts[0]] > _SLOW_S:
+        widths, contexts, rounds = [n for n in _SLOW_WIDTHS if n in widths], contexts[:1], _SLOW_ROUNDS
+    best = time_passes(decoder, widths, contexts, rounds, budget_s=_BUDGET_S)
     short, long = contexts[0], contexts[-1]
     span = long - short
     slope = [max(0.0, best[n, long] - best[n, short]) / span if span else 0.0 for n in widths]
@@ -100,26 +117,27 @@ def measure_costs(decoder: Decoder, widths: Sequence[int] = WIDTHS) -> PassCosts
 def costs_of(target: Target) -> PassCosts:
     """A target's, kept in the cache folder for each model, way of running it and machine."""
     model = target.model
-    fingerprint = getattr(model.checkpoint, "fingerprint", None) if model is not None else None
-    if model is None or fingerprint is None:
+    name = None if model is None else _name(model.checkpoint)
+    if model is None or name is None:
         return measure_costs(target.decoder)
     threads = getattr(model.runtime, "threads", torch.get_num_threads())
     way = [
-        fingerprint,
+        name,
         model.choice.name,
         model.choice.dtype,
         model.choice.device,
         model.choice.kv_dtype,
         threads,
-        _processor(),
+        machine_facts(),
     ]
     key = hashlib.sha256(json.dumps(way).encode()).hexdigest()[:24]
     return kept_costs(cache_folder() / "costs" / f"{key}.json", target.decoder)
 
 
-def _processor() -> list[str | int | None]:
-    """What tells this machine from another that shares the cache folder."""
-    return [platform.machine(), platform.processor(), platform.node(), os.cpu_count()]
+def _name(checkpoint: Any) -> str | None:
+    """What tells a model from others; of one that another library holds, its name and size. None where it has neither."""
+    source = getattr(checkpoint, "source", None)
+    return getattr(checkpoint, "fingerprint", None) or (source and f"{source}/{checkpoint.spec.num_parameters}")
 
 
 def kept_costs(path: Path, decoder: Decoder) -> PassCosts:
@@ -132,7 +150,7 @@ def kept_costs(path: Path, decoder: Decoder) -> PassCosts:
     try:
         write_whole(path, json.dumps(facts))
     except OSError as error:
-        logger.warning("pass costs could not be kept in %s (%s): they are measured again next time", path, error)
+        logger.info("pass costs could not be kept in %s (%s): they are measured again next time", path, error)
     return costs
 
 
@@ -146,7 +164,12 @@ def _read(path: Path) -> PassCosts | None:
 
 
 def _agree(kept: PassCosts, decoder: Decoder) -> bool:
-    """Whether a few passes take what the figures say: they may have been taken while the machine was busy."""
+    """Whether a few passes take what the figures say: they may have been taken while the machine was busy.
+
+    Of a slow model they are taken on trust: what passes take corrects them soon enough.
+    """
+    if kept.base[0] > _SLOW_S:
+        return True
     narrow, wide = kept.widths[0], kept.widths[len(kept.widths) // 2]
     context = max(1, min(_CONTEXTS[0], decoder.spec.context_len - wide))
     found = time_passes(decoder, (narrow, wide), [context], _CHECK_ROUNDS)

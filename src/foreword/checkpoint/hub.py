@@ -2,7 +2,7 @@
 
 import contextlib
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +23,8 @@ def is_hub_name(model: str) -> bool:
     return bool(_FILE.fullmatch(model)) or bool(_ID.fullmatch(model) and not model.endswith(".gguf"))
 
 
-def fetch_from_hub(model: str, report: Report) -> Path:
-    """The local folder of a hub id, or the local file of owner/name/file.gguf.
+def fetch_from_hub(model: str, report: Report, also: Sequence[str] = ()) -> Path:
+    """The local folder of a hub id, or the local file of owner/name/file.gguf. `also`: further files of the folder.
 
     Downloads resume where they were cut; with the hub's offline mode on, only its cache is looked at.
 
@@ -38,7 +38,7 @@ def fetch_from_hub(model: str, report: Report) -> Path:
     with _explained(model):
         if match := _FILE.fullmatch(model):
             return Path(hf_hub_download(match.group(1), match.group(2), tqdm_class=bar))
-        return Path(snapshot_download(model, allow_patterns=list(WANTED), tqdm_class=bar))
+        return Path(snapshot_download(model, allow_patterns=[*WANTED, *also], tqdm_class=bar))
 
 
 def fetch_hub_file(repo: str, name: str, revision: str, folder: Path, report: Report) -> Path:

@@ -23,6 +23,7 @@ def chat(
     speculative_config: opt.SpeculativeConfig = None,
     num_speculative_tokens: opt.NumSpeculativeTokens = None,
     adaptive: opt.Adaptive = False,
+    profile: opt.Profile = None,
     verifier: opt.Verifier = "match",
     runtime: opt.Runtime = "auto",
     dtype: opt.Dtype = "auto",
@@ -56,7 +57,7 @@ def chat(
     )
     if max_tokens < 1:
         raise ConfigError(f"--max-tokens is {max_tokens}; allowed: 1 or above, or nothing could be said")
-    draft = opt.draft_options(drafter, speculative_config, num_speculative_tokens, adaptive)
+    draft = opt.draft_options(drafter, speculative_config, num_speculative_tokens, adaptive, profile)
 
     from foreword.cli.chat_input import MessageReader
     from foreword.cli.chat_loop import Chat

@@ -14,6 +14,7 @@ from foreword.sampling.params import SamplingParams
 
 if TYPE_CHECKING:
     from foreword.cli.check_run import Mode, Prompt
+    from foreword.config import DraftConfig
     from foreword.engine.llm import LLM
 
 _PROMPTS = "Prompts"
@@ -36,6 +37,7 @@ def check(
     speculative_config: opt.SpeculativeConfig = None,
     num_speculative_tokens: opt.NumSpeculativeTokens = None,
     adaptive: opt.Adaptive = False,
+    profile: opt.Profile = None,
     verifier: opt.Verifier = "match",
     runtime: opt.Runtime = "auto",
     dtype: opt.Dtype = "auto",
@@ -59,7 +61,7 @@ def check(
     if limit is not None and prompts is None:
         raise ConfigError("--limit goes with --prompts")
     lines = None if prompts is None else read_prompts(prompts, limit)
-    draft = opt.draft_options(drafter, speculative_config, num_speculative_tokens, adaptive)
+    draft = opt.draft_options(drafter, speculative_config, num_speculative_tokens, adaptive, profile)
 
     from foreword.cli.check_report import Report
     from foreword.cli.check_run import Mode, num_answers, promise_of, run_modes
@@ -81,14 +83,24 @@ def check(
 
 
 def _load(model: str | None, draft: dict[str, Any], **options: Any) -> "LLM":
-    from foreword.config import draft_config, parse_draft_config
     from foreword.engine.llm import LLM
 
-    config = draft.get("speculative_config")
-    chosen = draft_config(draft["drafter"]) if config is None else parse_draft_config(config)
+    chosen = _chosen(draft)
     if chosen.method == "none":
         raise ConfigError("check compares a drafter with plain decoding, which is what 'none' is; name another one")
     return LLM(model, show_progress=sys.stderr.isatty(), **draft, **options)
+
+
+def _chosen(draft: dict[str, Any]) -> "DraftConfig":
+    """What the options of speculation come to."""
+    from foreword.config import draft_config, parse_draft_config
+    from foreword.engine.profile_file import read_profile
+
+    if "speculative_config" in draft:
+        return parse_draft_config(draft["speculative_config"])
+    if draft["drafter"] is None and "profile" in draft:
+        return read_profile(draft["profile"]).draft_config
+    return draft_config(draft["drafter"])
 
 
 def _prompts(llm: "LLM", lines: list[PromptLine] | None) -> list["Prompt"]:

@@ -8,7 +8,7 @@ import typer
 from foreword.cli import options as opt
 from foreword.cli.difference_text import explain
 from foreword.cli.output import console, note
-from foreword.config import DraftConfig
+from foreword.config import STEADY_METHOD
 from foreword.sampling.params import SamplingParams
 
 if TYPE_CHECKING:
@@ -28,6 +28,7 @@ def demo(
     model: opt.Model = None,
     drafter: opt.Drafter = None,
     num_speculative_tokens: opt.NumSpeculativeTokens = None,
+    profile: opt.Profile = None,
     runtime: opt.Runtime = "auto",
     dtype: opt.Dtype = "auto",
     threads: opt.Threads = None,
@@ -46,7 +47,9 @@ def demo(
     if model is None and not default_model_path(cache_folder()).is_file():
         note("fetching the default model, SmolLM2-135M-Instruct: 98 MB, this once")
     options = {"runtime": runtime, "dtype": dtype, "threads": threads, "show_progress": sys.stderr.isatty()}
-    ahead = LLM(model, drafter or DraftConfig.method, num_speculative_tokens=num_speculative_tokens, **options)
+    if break_rule and drafter is None and profile is None:
+        drafter = STEADY_METHOD  # a rule can only be caught where something is drafted, whether it pays or not
+    ahead = LLM(model, **opt.draft_options(drafter, None, num_speculative_tokens, profile=profile), **options)
     plain = LLM(ahead.model, "none")
     _print_model(ahead)
     cases = _cases(ahead, {"greedy": greedy, f"temperature {_TEMPERATURE}": sampled})

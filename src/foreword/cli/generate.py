@@ -61,6 +61,7 @@ def generate(
     speculative_config: opt.SpeculativeConfig = None,
     num_speculative_tokens: opt.NumSpeculativeTokens = None,
     adaptive: opt.Adaptive = False,
+    profile: opt.Profile = None,
     verifier: opt.Verifier = "match",
     runtime: opt.Runtime = "auto",
     dtype: opt.Dtype = "auto",
@@ -114,7 +115,7 @@ def generate(
     if n > 1 and all_turns:
         raise ConfigError("--n and --all-turns do not go together: which of the answers would the next turn follow?")
     lines = _lines(prompt, prompts, reference, raw=raw, all_turns=all_turns, limit=limit)
-    draft = opt.draft_options(drafter, speculative_config, num_speculative_tokens, adaptive)
+    draft = opt.draft_options(drafter, speculative_config, num_speculative_tokens, adaptive, profile)
 
     from foreword.cli.conversation import Conversation, answer
     from foreword.cli.record import record

@@ -1,4 +1,4 @@
-"""`foreword inspect`: what a model is, what it needs, and what can draft for it."""
+"""`foreword inspect`: what a model is, what it needs, what can draft for it; what a trained drafter is and gains."""
 
 import sys
 from typing import Annotated, Any
@@ -7,13 +7,42 @@ import typer
 
 from foreword.cli import options as opt
 from foreword.cli.output import console, print_json
+from foreword.cli.sizes import size_text
 
 
 def inspect(
-    model: Annotated[str | None, typer.Argument(help="A Hugging Face folder or hub id, or a GGUF file.")] = None,
+    what: Annotated[
+        str | None,
+        typer.Argument(metavar="[MODEL|DRAFTER]", help="A folder, hub id or file of a model or a trained drafter."),
+    ] = None,
+    model: Annotated[
+        str | None, typer.Option(help="The model that the drafter is for; what is inspected is then a drafter.")
+    ] = None,
+    measure: Annotated[bool, typer.Option(help="Measure a drafter on a few prompts.")] = True,
+    runtime: opt.Runtime = "auto",
+    dtype: opt.Dtype = "auto",
+    threads: opt.Threads = None,
     json: opt.Json = False,
 ) -> None:
-    """Say what a model is, what it needs, and what can draft for it. Without MODEL: the default model."""
+    """Say what a model is, what it needs and what can draft for it, or whether a drafter fits a model and what it gains.
+
+    Without anything: the default model. A drafter is tried beside --model, else beside the default model.
+    """
+    from foreword.cli.drafter_facts import drafter_kind
+
+    kind = None if what is None else drafter_kind(what)
+    if what is not None and (kind is not None or model is not None):
+        from foreword.cli.inspect_drafter import inspect_drafter
+
+        inspect_drafter(
+            kind or "draft_model", what, model,
+            measures=measure, as_json=json, runtime=runtime, dtype=dtype, threads=threads,
+        )  # fmt: skip
+        return
+    _inspect_model(what or model, json)
+
+
+def _inspect_model(model: str | None, json: bool) -> None:
     from foreword.checkpoint.checkpoint import open_checkpoint
     from foreword.cli.model_facts import model_facts
 
@@ -36,15 +65,15 @@ def _print_facts(facts: dict[str, Any]) -> None:
         "model": facts["model"],
         "family": facts["family"],
         "parameters": f"{millions:.1f}M, {streamed:.1f}M read a pass",
-        "stored as": f"{facts['stored_as']}, {_size(facts['stored_bytes'])}",
+        "stored as": f"{facts['stored_as']}, {size_text(facts['stored_bytes'])}",
         "layers": f"{sizes['num_layers']} of width {sizes['hidden_size']}, feed-forward {sizes['intermediate_size']}",
         "heads": f"{sizes['num_heads']} over {sizes['num_kv_heads']} key-value heads of {sizes['head_dim']}",
         "output head": f"{sizes['vocab_size']} rows, {head}",
         "context": f"{facts['context_len']} tokens",
         "tokenizer": f"{tokenizer['vocab_size']} tokens, {template}",
         "end tokens": ends,
-        "weights in memory": ", ".join(f"{dtype} {_size(size)}" for dtype, size in facts["weight_bytes"].items()),
-        "cache a token": ", ".join(f"{name} {_size(size)}" for name, size in facts["kv_bytes_per_token"].items()),
+        "weights in memory": ", ".join(f"{dtype} {size_text(size)}" for dtype, size in facts["weight_bytes"].items()),
+        "cache a token": ", ".join(f"{name} {size_text(size)}" for name, size in facts["kv_bytes_per_token"].items()),
     }
     table = Table.grid(padding=(0, 2))
     for name, value in rows.items():
@@ -56,11 +85,3 @@ def _print_facts(facts: dict[str, Any]) -> None:
     for name, text in facts["drafters"].items():
         drafters.add_row(f"  {name}", text)
     screen.print(drafters)
-
-
-def _size(num_bytes: int) -> str:
-    """Bytes in a unit for people."""
-    for unit, size in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
-        if num_bytes >= size:
-            return f"{num_bytes / size:.1f} {unit}"
-    return f"{num_bytes} B"

@@ -12,7 +12,7 @@ from typing import Annotated
 
 import typer
 
-from foreword.cli import chat, check, demo, doctor, estimate, generate, inspect_model, profile, train
+from foreword.cli import bench, chat, check, demo, doctor, estimate, generate, inspect_model, profile, train, tune
 from foreword.errors import ForewordError
 
 EXIT_BROKEN_PIPE, EXIT_USER_ERROR, EXIT_INTERRUPTED = 1, 2, 130
@@ -30,9 +30,11 @@ app.command(name="demo")(demo.demo)
 app.command(name="generate")(generate.generate)
 app.command(name="chat")(chat.chat)
 app.command(name="check")(check.check)
+app.command(name="bench")(bench.bench)
 app.command(name="inspect")(inspect_model.inspect)
 app.command(name="profile")(profile.profile)
 app.command(name="estimate")(estimate.estimate)
+app.command(name="tune")(tune.tune)
 app.command(name="train")(train.train)
 app.command(name="doctor")(doctor.doctor)
 

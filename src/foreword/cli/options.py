@@ -1,13 +1,14 @@
 """Options that several commands share. Defaults come from the dataclasses they fill in."""
 
 import json
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from foreword.config import DEFAULT_SPECULATIVE_TOKENS, DraftConfig
+from foreword.config import DEFAULT_SPECULATIVE_TOKENS
 from foreword.errors import ConfigError
 from foreword.sampling.params import SamplingParams
 
@@ -16,7 +17,8 @@ if TYPE_CHECKING:
 
 # Written out, since the registries import torch and --help must not; a test holds them to the registries.
 DRAFTER_NAMES = (
-    "auto, none, ngram, suffix, recycling, lookahead, layerskip, draft_model=PATH, eagle=PATH, eagle2=PATH, eagle3=PATH"
+    "auto, none, ngram, suffix, recycling, lookahead, layerskip, synthetic, "
+    "draft_model=PATH, medusa=PATH, eagle=PATH, eagle2=PATH, eagle3=PATH"
 )
 VERIFIER_NAMES = "match, rejection, block, typical"
 _MODEL, _DRAFT, _SAMPLE = "Model", "Speculation", "Sampling"
@@ -46,7 +48,8 @@ Drafter = Annotated[
     str | None,
     typer.Option(
         metavar="NAME[=PATH]",
-        help=f"Who guesses ahead: {DRAFTER_NAMES}; several with commas. Default: {DraftConfig.method}.",
+        help=f"Who guesses ahead: {DRAFTER_NAMES}; several with commas. Default: auto; "
+        "ngram where --verifier is not match.",
         rich_help_panel=_DRAFT,
     ),
 ]
@@ -76,6 +79,15 @@ Adaptive = Annotated[
     typer.Option(
         "--adaptive",
         help="Draft only what pays here, by measured time; auto always does.",
+        rich_help_panel=_DRAFT,
+    ),
+]
+
+Profile = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE",
+        help="Drafter, settings, runtime and threads from a file that 'foreword tune' wrote; other options win over it.",
         rich_help_panel=_DRAFT,
     ),
 ]
@@ -133,6 +145,7 @@ Logprobs = Annotated[
 Json = Annotated[bool, typer.Option("--json", help="Data as JSON on stdout, everything else on stderr.")]
 
 DEFAULTS = SamplingParams()
+_UNITS = {"h": 3600, "m": 60, "s": 1}
 
 
 def draft_options(
@@ -140,17 +153,20 @@ def draft_options(
     speculative_config: str | None,
     num_speculative_tokens: int | None,
     is_adaptive: bool = False,
+    profile: Path | None = None,
 ) -> dict[str, Any]:
-    """What the options of speculation mean as arguments of `LLM`."""
+    """What the options of speculation mean as arguments of `LLM`. A profile is looked at only there."""
     if drafter is not None and speculative_config is not None:
         raise ConfigError("--drafter and --speculative-config both name a drafter; give one of them")
     options: dict[str, Any] = {"num_speculative_tokens": num_speculative_tokens}
     if is_adaptive:
         options["policy"] = "adaptive"
+    if profile is not None:
+        options["profile"] = profile
     if drafter == "":
         raise ConfigError(f"--drafter is empty; allowed: {DRAFTER_NAMES}")
     if speculative_config is None:
-        return options | {"drafter": drafter or DraftConfig.method}
+        return options | {"drafter": drafter}
     try:
         config = json.loads(speculative_config)
     except json.JSONDecodeError as error:
@@ -199,3 +215,12 @@ def logit_biases(given: Sequence[str] | None) -> dict[int, float]:
         except ValueError as error:
             raise ConfigError(f"--logit-bias is {pair!r}; allowed: a token id and a number, such as 42=-5") from error
     return biases
+
+
+def parse_duration(option: str, text: str) -> float:
+    """Seconds of "90s", "30m", "2h" or "1h30m"."""
+    parts = re.findall(r"(\d+(?:\.\d+)?)([hms])", text)
+    seconds = sum(float(number) * _UNITS[unit] for number, unit in parts)
+    if "".join(number + unit for number, unit in parts) != text or seconds <= 0:
+        raise ConfigError(f"{option} is {text!r}; allowed: a time such as 90s, 30m, 2h or 1h30m")
+    return seconds

@@ -6,7 +6,8 @@
 
 A line of any form may have a "reference" beside it: a text that the answer is expected to resemble, a source of
 drafts and no part of the prompt. Other keys are ignored, as is a reference that is no text: data sets keep lists of
-model answers there. A line without an id is called by its number.
+model answers there. A line without an id is called by its number. Files of Spec-Bench and MT-bench are read as they
+are: there the id is called "question_id".
 """
 
 import json
@@ -79,7 +80,7 @@ def _parse(where: str, number: int, text: str) -> PromptLine:
     given = [form for form in FORMS if form in line]
     if len(given) != 1:
         raise ConfigError(f"{where} has {' and '.join(given) or 'no prompt'}; give exactly one of {', '.join(FORMS)}")
-    name, category = line.get("id", number), line.get("category")
+    name, category = line.get("id", line.get("question_id", number)), line.get("category")
     if not isinstance(name, str | int):
         raise ConfigError(f"{where}: id is {name!r}; allowed: a text or a number")
     if not isinstance(category, str | None):

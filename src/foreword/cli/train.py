@@ -1,6 +1,5 @@
 """`foreword train`: a drafter for a model, made of the model's own answers to prompts."""
 
-import re
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -17,9 +16,8 @@ if TYPE_CHECKING:
     from foreword.train.self_distill import Question
 
 # Written out, since the registry imports torch and --help must not; a test holds it to the registry.
-METHOD_NAMES = ("eagle3",)
+METHOD_NAMES = ("eagle3", "eagle", "medusa", "draft_model")
 _DATA, _TRAIN = "Data", "Training"
-_UNITS = {"h": 3600, "m": 60, "s": 1}
 
 
 def train(
@@ -57,6 +55,23 @@ def train(
         int, typer.Option(help="Most frequent tokens that are drafted.", rich_help_panel=_TRAIN)
     ] = 8000,
     unroll: Annotated[int, typer.Option(help="eagle3: own steps it learns to stand on.", rich_help_panel=_TRAIN)] = 4,
+    num_heads: Annotated[int, typer.Option(help="medusa: deepest guess.", rich_help_panel=_TRAIN)] = 4,
+    head_layers: Annotated[int, typer.Option(help="medusa: residual layers a head.", rich_help_panel=_TRAIN)] = 1,
+    share_output: Annotated[
+        bool, typer.Option(help="medusa: one output matrix for all heads, or one each.", rich_help_panel=_TRAIN)
+    ] = True,
+    soft_targets: Annotated[
+        float,
+        typer.Option(
+            help="medusa, draft_model: weight of the model's distribution beside its choice.", rich_help_panel=_TRAIN
+        ),
+    ] = 0.5,
+    num_layers: Annotated[
+        int, typer.Option(help="draft_model: layers, each begun as one of the model's.", rich_help_panel=_TRAIN)
+    ] = 3,
+    token_weight: Annotated[
+        float, typer.Option(help="eagle: weight of tokens beside that of features.", rich_help_panel=_TRAIN)
+    ] = 0.1,
     batch_tokens: Annotated[int, typer.Option(help="Answer tokens a training step.", rich_help_panel=_TRAIN)] = 512,
     learning_rate: Annotated[float, typer.Option(help="The highest.", rich_help_panel=_TRAIN)] = 1e-3,
     seed: Annotated[int, typer.Option(help="Of data, order and first weights.", rich_help_panel=_TRAIN)] = 0,
@@ -76,7 +91,7 @@ def train(
     if out.is_file():
         raise ConfigError(f"--out is the file {out}; allowed: a folder, new or of an earlier run")
     lines = [(path, line) for path in prompts for line in read_prompts(path)]
-    budget_s, eval_s = parse_duration("--time-budget", time_budget), parse_duration("--eval-every", eval_every)
+    budget_s, eval_s = opt.parse_duration("--time-budget", time_budget), opt.parse_duration("--eval-every", eval_every)
     licences = _licences(licence or [])
 
     import torch
@@ -90,6 +105,12 @@ def train(
         max_new_tokens=max_new_tokens,
         draft_vocab_size=draft_vocab_size,
         unroll=unroll,
+        num_heads=num_heads,
+        head_layers=head_layers,
+        share_output=share_output,
+        soft_targets=soft_targets,
+        num_layers=num_layers,
+        token_weight=token_weight,
         batch_tokens=batch_tokens,
         learning_rate=learning_rate,
         seed=seed,
@@ -117,15 +138,6 @@ def train(
         f"{progress.step} steps, {progress.num_tokens:,} answer tokens; best: {progress.best:.2f} tokens a step on held-out "
         f"prompts (chains). It is in {out}; use it with --drafter {method}={out}"
     )
-
-
-def parse_duration(option: str, text: str) -> float:
-    """Seconds of "90s", "30m", "2h" or "1h30m"."""
-    parts = re.findall(r"(\d+(?:\.\d+)?)([hms])", text)
-    seconds = sum(float(number) * _UNITS[unit] for number, unit in parts)
-    if "".join(number + unit for number, unit in parts) != text or seconds <= 0:
-        raise ConfigError(f"{option} is {text!r}; allowed: a time such as 90s, 30m, 2h or 1h30m")
-    return seconds
 
 
 def _licences(options: list[str]) -> dict[str, str]:

@@ -42,6 +42,7 @@ class CascadeDrafter(BaseDrafter):
             hidden=any(drafter.need.hidden for drafter in drafters),
             top_k=max(drafter.need.top_k for drafter in drafters),
             top_of_known=any(drafter.need.top_k > 0 and drafter.need.top_of_known for drafter in drafters),
+            can_miss=all(drafter.need.can_miss or drafter.need == DraftNeed() for drafter in drafters),
         )
         # Merged proposals no longer say what their nodes were drawn from (`tree.merge`).
         self.drawn = Drawn.NOTHING if is_merging else max(drafter.drawn for drafter in drafters)

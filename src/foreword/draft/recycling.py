@@ -40,7 +40,7 @@ class RecyclingDrafter(BaseDrafter):
 
     def __init__(self, vocab_size: int, top_k: int = 8, per_request: bool = False) -> None:
         self.vocab_size, self.per_request = vocab_size, per_request
-        self.need = DraftNeed(top_k=min(top_k, vocab_size))
+        self.need = DraftNeed(top_k=min(top_k, vocab_size), can_miss=True)
         self._shared = None if per_request else self._empty_table()
         self._own: dict[int, Int[np.ndarray, "vocab k"]] = {}
 

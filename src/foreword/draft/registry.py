@@ -4,7 +4,7 @@ from importlib import import_module
 
 from foreword.config import DraftConfig
 from foreword.draft.base import Drafter
-from foreword.errors import UnknownNameError
+from foreword.errors import ConfigError, UnknownNameError
 from foreword.target.target import Target
 
 DRAFTERS: dict[str, str] = {
@@ -15,11 +15,15 @@ DRAFTERS: dict[str, str] = {
     "recycling": "foreword.draft.recycling",
     "lookahead": "foreword.draft.lookahead",
     "layerskip": "foreword.draft.layerskip",
+    "synthetic": "foreword.draft.synthetic",
     "draft_model": "foreword.draft.draft_model",
+    "medusa": "foreword.draft.medusa.drafter",
     "eagle": "foreword.draft.eagle.drafter",
     "eagle2": "foreword.draft.eagle.drafter",
     "eagle3": "foreword.draft.eagle.drafter",
 }
+
+WITHOUT_WEIGHTS = ("auto", "none", "ngram", "suffix", "recycling", "lookahead", "layerskip")  # these take no path
 
 
 def check_drafter_name(name: str) -> None:
@@ -33,9 +37,36 @@ def check_drafter_name(name: str) -> None:
             raise UnknownNameError("drafter", bare, DRAFTERS)
 
 
+def check_draft_config(config: DraftConfig) -> None:
+    """`ConfigError` for names and paths that cannot be meant, before anything is loaded."""
+    check_drafter_name(config.method)
+    parts = config.method.split(",")
+    names = [part.partition("=")[0] for part in parts] if len(parts) > 1 else parts
+    paths = [part.partition("=")[2] for part in parts] if len(parts) > 1 else [config.model or ""]
+    for name, path in zip(names, paths, strict=True):
+        if path and name in WITHOUT_WEIGHTS:
+            raise ConfigError(_takes_no_path(name, path))
+    if config.model is not None and all(name in WITHOUT_WEIGHTS for name in names):
+        raise ConfigError(_takes_no_path(config.method, config.model))
+    for part in parts:
+        if parts.count(part) > 1:
+            raise ConfigError(f"drafter is {config.method!r}, which names {part} twice; name each drafter once")
+    if len(parts) > 1 and "auto" in names:
+        others = [part for part, name in zip(parts, names, strict=True) if name not in ("auto", "suffix")]
+        raise ConfigError(
+            f"drafter is {config.method!r}; auto is suffix, drafting only what pays, and goes with no other: name "
+            f"{','.join(['suffix', *others])} with policy adaptive (--adaptive), which is the same for several"
+        )
+
+
+def _takes_no_path(name: str, path: str) -> str:
+    trained = ", ".join(sorted(DRAFTERS.keys() - set(WITHOUT_WEIGHTS) - {"synthetic"}))
+    return f"drafter {name} reads no weights, and {path!r} is named for it; leave the path out, or name one of {trained}"
+
+
 def make_drafter(config: DraftConfig, target: Target) -> Drafter:
     """The drafter that `config.method` names, for this target. Its module is imported only now."""
-    check_drafter_name(config.method)
+    check_draft_config(config)
     if "," in config.method:
         return import_module("foreword.draft.cascade").make(config, target, make_drafter)
     return import_module(DRAFTERS[config.method]).make(config, target)

@@ -8,12 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from foreword.checkpoint.tokenizer import Tokenizer
-from foreword.config import DraftConfig, draft_config, parse_draft_config
-from foreword.draft.registry import check_drafter_name, make_drafter
+from foreword.config import STEADY_METHOD, DraftConfig, draft_config
+from foreword.draft.registry import check_draft_config, make_drafter
 from foreword.engine.engine import Engine
 from foreword.engine.intake import Intake
 from foreword.engine.pairs import check_pair
 from foreword.engine.policy import check_policy, make_controller
+from foreword.engine.profile_file import read_profile
 from foreword.engine.prompts import Prompt, split_prompts
 from foreword.engine.request import Request
 from foreword.engine.result import Piece, Result
@@ -23,7 +24,7 @@ from foreword.sampling.drafting_params import DraftingParams
 from foreword.sampling.params import SamplingParams
 from foreword.target.load import LoadedModel, load_model
 from foreword.target.target import Target
-from foreword.verify.base import Verifier, make_verifier
+from foreword.verify.base import Matching, Verifier, make_verifier
 
 logger = logging.getLogger(__name__)
 
@@ -33,13 +34,15 @@ class LLM:
 
     Args:
         model: a Hugging Face folder, a hub id, a GGUF file, None for the default model, or a model from `load_model`.
-        drafter: a drafter's name, NAME=PATH, a mapping as vLLM's `speculative_config`, or a `DraftConfig`.
+        drafter: a drafter's name, NAME=PATH, a mapping as vLLM's `speculative_config`, or a `DraftConfig`. None: the
+            profile's, else "auto"; "ngram" with another verifier than "match", where what is said depends on what is drafted.
         num_speculative_tokens: most drafted tokens a step.
         verifier: how drafts are checked, by name or as an object; "match" keeps the very tokens of plain decoding.
         batch_size: most requests that run side by side.
         policy: who decides how much to draft: "fixed", "history" or "adaptive" (only what pays here and now).
             Default: adaptive for drafter "auto", fixed for the others.
         speculative_config: the same as a mapping in `drafter`, under the name that vLLM's users know.
+        profile: a file that `foreword tune` wrote: its drafter, settings, runtime and threads, where none are asked for here.
 
     The rest is passed to `load_model`. Wrong values raise `ConfigError` before anything is loaded.
     """
@@ -47,9 +50,10 @@ class LLM:
     def __init__(
         self,
         model: str | Path | LoadedModel | None = None,
-        drafter: str | DraftConfig | Mapping[str, Any] = "ngram",
+        drafter: str | DraftConfig | Mapping[str, Any] | None = None,
         *,
         num_speculative_tokens: int | None = None,
+        profile: str | Path | None = None,
         speculative_config: Mapping[str, Any] | None = None,
         verifier: str | Verifier = "match",
         batch_size: int = 8,
@@ -57,17 +61,25 @@ class LLM:
         **load_options: Any,
     ) -> None:
         if speculative_config is not None:
-            drafter = parse_draft_config(speculative_config)
-        self.config = draft_config(drafter, num_speculative_tokens)
-        check_drafter_name(self.config.method)
+            drafter = speculative_config
+        tuned = None if profile is None else read_profile(profile)
+        if drafter is None and tuned is not None:
+            drafter, policy = tuned.draft_config, policy or tuned.policy
+        rule = make_verifier(verifier)
+        default = DraftConfig.method if rule.name == Matching.name else STEADY_METHOD
+        self.config = draft_config(drafter, num_speculative_tokens, default)
+        check_draft_config(self.config)
         policy = policy or ("adaptive" if self.config.method == "auto" else "fixed")
         check_policy(policy)
-        rule = make_verifier(verifier)
         if batch_size < 1:
             raise ConfigError(f"batch_size is {batch_size}; allowed: 1 or above")
         if isinstance(model, LoadedModel) and load_options:
             raise ConfigError(f"{', '.join(load_options)} cannot change a model that is already loaded")
+        if tuned is not None:
+            load_options = tuned.load_options(load_options)
         self.model = model if isinstance(model, LoadedModel) else load_model(model, **load_options)
+        if tuned is not None:
+            tuned.check_model(self.model)
         target = Target(self.model.decoder, self.model)
         drafter_ = make_drafter(replace(self.config, draft_noise=rule.draft_mode.name.lower()), target)
         check_pair(drafter_, rule)
@@ -82,7 +94,7 @@ class LLM:
 
     @classmethod
     def from_transformers(
-        cls, model: Any, tokenizer: Any, drafter: str | DraftConfig | Mapping[str, Any] = "ngram", **options: Any
+        cls, model: Any, tokenizer: Any, drafter: str | DraftConfig | Mapping[str, Any] | None = None, **options: Any
     ) -> "LLM":
         """A model that transformers holds, with its tokenizer: any that attends in all its layers.
 

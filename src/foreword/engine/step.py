@@ -86,11 +86,16 @@ def speculative_step(requests: Sequence[Request], parts: StepParts) -> StepRecor
     ]
     batch = pack(trees, [r.kv_len for r in requests], [r.slot for r in requests])  # flat over all nodes
     asks = _ask(requests, trees, batch, parts.verifier)
-    output = parts.target.forward(batch, _union(asks, parts.drafter.need, trees, batch))
     was_prefilling = any(r.is_prefilling for r in requests)
+    is_off = not was_prefilling and not any(
+        plan.num_nodes for plan in plans
+    )  # then the pass is as cheap as a plain one
+    watches = not (is_off and parts.drafter.need.can_miss)
+    output = parts.target.forward(batch, _union(asks, parts.drafter.need if watches else DraftNeed(), trees, batch))
     verdicts = _verify(requests, trees, batch, asks, output, parts.verifier)  # accepted path + one extra token
     num_emitted = commit(requests, trees, verdicts, parts.target)  # stop conditions cut; KV keeps the path alone
-    parts.drafter.observe(requests, trees, verdicts, batch, output)  # what the next proposal needs
+    if watches:
+        parts.drafter.observe(requests, trees, verdicts, batch, output)  # what the next proposal needs
     return StepRecord(plans, trees, verdicts, batch.num_nodes, num_emitted, was_prefilling)
 
 

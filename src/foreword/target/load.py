@@ -43,8 +43,7 @@ class LoadedModel:
     @property
     def vocabulary(self) -> Vocabulary:
         """What pairing looks at."""
-        tokenizer, spec = self.tokenizer, self.checkpoint.spec
-        return _vocabulary(self.checkpoint.source, tokenizer, spec.num_parameters)
+        return vocabulary_of(self.checkpoint)
 
 
 def load_model(
@@ -88,8 +87,7 @@ def load_draft_model(model: str | Path, target: "Target") -> tuple[LoadedModel, 
         checkpoint = open_checkpoint(model)
     except UnsupportedModelError as refusal:
         return _draft_through_transformers(model, beside, refusal)
-    vocabulary = _vocabulary(checkpoint.source, checkpoint.tokenizer, checkpoint.spec.num_parameters)
-    pairing = pair(beside.vocabulary, vocabulary)
+    pairing = pair(beside.vocabulary, vocabulary_of(checkpoint))
     return _load(checkpoint, beside.choice, beside.runtime, vocab_size=checkpoint.tokenizer.vocab_size), pairing
 
 
@@ -172,6 +170,8 @@ class TrimmedVocab:
         return tensor[: self._vocab_size] if name in self._TABLES else tensor
 
 
-def _vocabulary(source: str, tokenizer: "Tokenizer", num_parameters: int) -> Vocabulary:
+def vocabulary_of(model: ModelSource) -> Vocabulary:
+    """What pairing looks at in a model."""
+    tokenizer = model.tokenizer
     ids: Mapping[str, int] = tokenizer.backend.get_vocab(with_added_tokens=True)
-    return Vocabulary(source, ids, num_parameters, tokenizer.special_tokens)
+    return Vocabulary(model.source, ids, model.spec.num_parameters, tokenizer.special_tokens)

@@ -33,6 +33,7 @@ class Batch:
     starts: Tensor  # int64 (B): first column that is no padding
     answer_starts: Tensor  # int64 (B): column of the prompt's last token, the first whose pair drafts
     is_greedy: Tensor  # bool (B)
+    features: Tensor | None = None  # bfloat16 (B, T, H): `hidden` of all columns
 
     @property
     def num_columns(self) -> int:
@@ -126,21 +127,42 @@ def collate(store: FeatureStore, entries: Sequence[Entry], max_len: int) -> Batc
     size, columns, width = len(entries), max(lengths), max(answer_lens)
     token_ids = torch.zeros(size, columns, dtype=torch.int64)
     taps = torch.zeros(size, columns, len(store.taps) * store.hidden_size, dtype=torch.bfloat16)
-    hidden = torch.zeros(size, width, store.hidden_size, dtype=torch.bfloat16)
+    features = torch.zeros(size, columns, store.hidden_size, dtype=torch.bfloat16)
     choices = torch.full((size, width), -1, dtype=torch.int64)
     for i, (entry, length, answer_len) in enumerate(zip(entries, lengths, answer_lens, strict=True)):
         end = entry.start + entry.length
         rows = store.rows(end - length, end)
         token_ids[i, columns - length :] = rows.token_ids
         taps[i, columns - length :] = rows.taps.flatten(1)
-        hidden[i, width - answer_len :] = rows.hidden[length - answer_len :]
+        features[i, columns - length :] = rows.hidden
         choices[i, width - answer_len :] = rows.choices[length - answer_len :]
     return Batch(
         token_ids,
         taps,
-        hidden,
+        _answer_part(features, columns, torch.tensor(answer_lens), width),
         choices,
         torch.tensor([columns - length for length in lengths]),
         torch.tensor([columns - answer_len for answer_len in answer_lens]),
         torch.tensor([entry.temperature == 0.0 for entry in entries]),
+        features,
     )
+
+
+def _answer_part(features: Tensor, columns: int, answer_lens: Tensor, width: int) -> Tensor:
+    """The last `width` columns, zero before each answer's own."""
+    column = torch.arange(columns - width, columns)
+    is_own = column >= columns - answer_lens[:, None]
+    return torch.where(is_own[..., None], features[:, columns - width :], 0.0)
+
+
+def places(batch: Batch, step: int) -> tuple[Tensor, Tensor]:
+    """For each pair (B, A - 1): whether it drafts at this depth, and which row of (B * A) it is judged by.
+
+    Pair t of step s predicts token t + 2 + s, of which the target speaks at column t + 1 + s. The last column is left
+    out: nothing of the answer follows it.
+    """
+    num_rows, columns, width = len(batch.token_ids), batch.num_columns, batch.answer_columns
+    pair = torch.arange(columns - width, columns - 1)
+    is_place = (pair >= batch.answer_starts[:, None]) & (pair + 1 + step < columns - 1)
+    judged = (torch.arange(width - 1) + 1 + step).clamp_max(width - 1)
+    return is_place, torch.arange(num_rows)[:, None] * width + judged

@@ -1,27 +1,24 @@
 """Training EAGLE-3: the training-time test, its loss, its measure, its files [eagle3]."""
 
-import json
-from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import save as to_bytes
 from torch import Tensor
 from torch.nn import functional as F
 
 from foreword.config import ModelSpec
-from foreword.files import whole_file, write_whole
-from foreword.train.batches import Batch
+from foreword.train.batches import Batch, places
+from foreword.train.drafter_files import layer_config, write_drafter
 from foreword.train.eagle3_net import Eagle3Net, Eagle3Spec
 from foreword.train.features import Entry, FeatureStore
 from foreword.train.losses import best_tokens, head_loss, soft_targets
-from foreword.train.method import Losses, Measures, TargetTables
+from foreword.train.method import Losses, Measures, RunFacts, TargetTables
 from foreword.train.settings import TrainSettings
-from foreword.train.simulate import Chains, measure
-from foreword.train.vocabulary import count_draft_vocab, draft_ids, vocab_maps
+from foreword.train.simulate import measure_batches
+from foreword.train.vocabulary import draft_ids, drafted_vocab, vocab_maps
 
 _DECAY = 0.8  # weight of a depth, of the one before
 
@@ -78,35 +75,22 @@ class Eagle3:
         """Sum over depths of 0.8^depth times the mean cross-entropy, masked to answers and the draft vocabulary."""
         targets = soft_targets(batch.hidden.to(self._dtype).flatten(0, 1), self._target_head)
         wanted = self._draft_ids[batch.choices.clamp_min(0)].flatten()  # (B * A)
-        states, places, weights, counts = [], [], [], []
+        states, judges, weights, counts = [], [], [], []
         for step, state in enumerate(self._unroll(batch, self.options.unroll)):
-            is_place, judged = _places(batch, step)
+            is_place, judged = places(batch, step)
             rows = (is_place & (wanted[judged] >= 0)).flatten().nonzero().flatten()
             states.append(state.flatten(0, 1)[rows])
-            places.append(judged.flatten()[rows])
+            judges.append(judged.flatten()[rows])
             weights.append(torch.full((len(rows),), _DECAY**step / max(1, len(rows))))
             counts.append(int(is_place.sum()))
-        x, place = self.module.norm(torch.cat(states)), torch.cat(places)
+        x, place = self.module.norm(torch.cat(states)), torch.cat(judges)
         loss, is_right = head_loss(x, self.module.lm_head.weight, targets, place, torch.cat(weights), wanted[place])
-        rights = [int(part.sum()) for part in is_right.split([len(part) for part in places])]
+        rights = [int(part.sum()) for part in is_right.split([len(part) for part in judges])]
         return Losses(loss, rights, counts)
 
     def evaluate(self, batches: Iterable[tuple[Batch, list[str | None]]]) -> Measures:
         """Chains of guesses on greedy answers: a guess counts where all before it in the chain were right."""
-        chains: list[Chains] = []
-        by_category: dict[str, list[int]] = defaultdict(lambda: [0, 0])
-        with torch.no_grad():
-            for batch, categories in batches:
-                accepted = self._accepted(batch)  # (B, A - 1)
-                first = batch.num_columns - batch.answer_columns
-                for i, category in enumerate(categories):
-                    row = accepted[i, int(batch.answer_starts[i]) - first : -1].tolist()
-                    if row:
-                        chains.append(row)
-                        by_category[category or "none"][0] += sum(n > 0 for n in row)
-                        by_category[category or "none"][1] += len(row)
-        shares = {name: right / places for name, (right, places) in sorted(by_category.items())}
-        return measure(chains, self.options.eval_depth, shares)
+        return measure_batches(batches, self._accepted, self.options.eval_depth)
 
     def save(self, folder: Path, facts: Mapping[str, Any]) -> None:
         """config.json and model.safetensors as vLLM and SGLang read them, bfloat16; the embedding is the target's."""
@@ -114,41 +98,16 @@ class Eagle3:
         state["fc.weight"] = state["fc.weight"] / self.module.feature_scale
         tensors = {name: value.to(torch.bfloat16).contiguous() for name, value in state.items()}
         tensors["d2t"], tensors["t2d"] = vocab_maps(self._vocab_ids, self._target.spec.vocab_size)
-        with whole_file(folder / "model.safetensors") as file:
-            file.write(to_bytes(tensors, metadata={"format": "pt"}))
-        write_whole(folder / "config.json", json.dumps(self._config(facts), indent=2) + "\n")
+        write_drafter(folder, tensors, self._config(facts))
 
     def _config(self, facts: Mapping[str, Any]) -> dict[str, Any]:
         spec = self._target.spec
         config: dict[str, Any] = {
             "architectures": ["LlamaForCausalLMEagle3"],
             "model_type": "llama",
-            "hidden_act": "silu",
-            "hidden_size": spec.hidden_size,
-            "intermediate_size": spec.intermediate_size,
-            "num_hidden_layers": 1,
-            "num_attention_heads": spec.num_heads,
-            "num_key_value_heads": spec.num_kv_heads,
-            "head_dim": spec.head_dim,
-            "vocab_size": spec.vocab_size,
+            **layer_config(spec, num_layers=1),
             "draft_vocab_size": len(self._vocab_ids),
-            "max_position_embeddings": spec.context_len,
-            "rms_norm_eps": spec.norm_eps,
-            "rope_theta": spec.rope.theta,
-            "tie_word_embeddings": False,
-            "torch_dtype": "bfloat16",
         }
-        if spec.rope.llama3 is not None:
-            scaling = spec.rope.llama3
-            config["rope_scaling"] = {
-                "rope_type": "llama3",
-                "factor": scaling.factor,
-                "low_freq_factor": scaling.low_freq_factor,
-                "high_freq_factor": scaling.high_freq_factor,
-                "original_max_position_embeddings": scaling.original_context_len,
-            }
-        elif spec.rope.linear_factor != 1.0:
-            config["rope_scaling"] = {"rope_type": "linear", "factor": spec.rope.linear_factor}
         config["eagle_config"] = {
             "eagle_aux_hidden_state_layer_ids": list(self.module.spec.taps),
             "use_aux_hidden_state": True,
@@ -188,17 +147,15 @@ def taps_for(spec: ModelSpec) -> tuple[int, ...]:
     return Eagle3Spec.default_taps(spec.num_layers)
 
 
+def run_facts(settings: TrainSettings) -> RunFacts:
+    """The unrolling may change when a run goes on."""
+    return RunFacts(told={"unroll": settings.unroll})
+
+
 def make(target: TargetTables, store: FeatureStore, settings: TrainSettings, resume: Path) -> Eagle3:
-    """A fresh one for some data. The draft vocabulary is counted once and kept in `resume`: weights depend on it."""
+    """A fresh one for some data."""
     train = [entry for entry in store.entries if entry.split == "train"]
-    path = resume / "draft_vocab.json"
-    if path.is_file():
-        vocab_ids = torch.tensor(json.loads(path.read_text()))
-    else:
-        answers = (store.token_ids(entry.start + entry.prompt_len, entry.start + entry.length) for entry in train)
-        size = min(settings.draft_vocab_size, target.spec.vocab_size)
-        vocab_ids = count_draft_vocab(answers, target.spec.vocab_size, size, target.eos_token_ids)
-        write_whole(path, json.dumps(vocab_ids.tolist()))
+    vocab_ids = drafted_vocab(target, store, settings, resume)
     return Eagle3.build(
         target,
         store.taps,
@@ -219,16 +176,3 @@ def feature_scale(store: FeatureStore, entries: Sequence[Entry], most_answers: i
         total += taps.square().sum(0)
         num_rows += len(taps)
     return (total / max(1, num_rows)).sqrt()
-
-
-def _places(batch: Batch, step: int) -> tuple[Tensor, Tensor]:
-    """For each pair (B, A - 1): whether it drafts at this depth, and which row of (B * A) it is judged by.
-
-    Pair t of step s predicts token t + 2 + s, of which the target speaks at column t + 1 + s. The last column is left
-    out: nothing of the answer follows it.
-    """
-    num_rows, columns, width = len(batch.token_ids), batch.num_columns, batch.answer_columns
-    pair = torch.arange(columns - width, columns - 1)
-    is_place = (pair >= batch.answer_starts[:, None]) & (pair + 1 + step < columns - 1)
-    judged = (torch.arange(width - 1) + 1 + step).clamp_max(width - 1)
-    return is_place, torch.arange(num_rows)[:, None] * width + judged

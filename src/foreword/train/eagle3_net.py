@@ -177,17 +177,21 @@ class Eagle3Net(nn.Module):
         return x.view(*x.shape[:2], -1, self.spec.target.head_dim).transpose(1, 2)
 
     def _turn(self, heads: Tensor, first_position: int) -> Tensor:
-        """Rotary embedding [su21], angles in float32."""
-        positions = torch.arange(first_position, first_position + heads.shape[2], device=heads.device)
-        angles = positions[:, None].float() * self.get_buffer("frequencies")
-        cos, sin = angles.cos(), angles.sin()
-        a, b = heads.float().chunk(2, dim=-1)
-        return torch.cat((a * cos - b * sin, b * cos + a * sin), dim=-1)
+        return turn(heads, first_position, self.get_buffer("frequencies"))
 
     def _finish(self, state: Tensor, queries: Tensor, seen: Seen, starts: Tensor) -> Tensor:
         """Attention, residuals and MLP."""
         x = state + self.midlayer.self_attn.o_proj(attend(queries, seen, starts))
         return x + self.midlayer.mlp(self.midlayer.post_attention_layernorm(x))
+
+
+def turn(heads: Tensor, first_position: int, frequencies: Tensor) -> Tensor:
+    """Rotary embedding [su21] of (..., columns, dim) from a position on, angles in float32."""
+    positions = torch.arange(first_position, first_position + heads.shape[-2], device=heads.device)
+    angles = positions[:, None].float() * frequencies
+    cos, sin = angles.cos(), angles.sin()
+    a, b = heads.float().chunk(2, dim=-1)
+    return torch.cat((a * cos - b * sin, b * cos + a * sin), dim=-1)
 
 
 def attend(queries: Tensor, seen: Seen, starts: Tensor) -> Tensor:

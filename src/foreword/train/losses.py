@@ -9,7 +9,7 @@ _CHUNK_ROWS = 1024  # logits of so many rows at a time: no full table is ever ke
 
 
 class HeadLoss(torch.autograd.Function):
-    """Cross-entropy of softmax(x @ head.T) against soft targets, summed over rows with weights.
+    """Cross-entropy of softmax(x @ head.T) against soft targets, summed over rows with weights. The head may be frozen.
 
     The gradient is made together with the loss, chunk by chunk, so that the logits (rows x vocabulary, the largest
     tensor of all) are never stored. Matrix products run in the dtype of `targets`, sums in float32.
@@ -25,7 +25,9 @@ class HeadLoss(torch.autograd.Function):
         """
         dtype = targets.dtype
         rows, matrix = x.detach().to(dtype), head.detach().to(dtype)
-        grad_x, grad_head = torch.empty_like(rows), torch.zeros(head.shape, device=x.device)
+        trains_head = ctx.needs_input_grad[1]
+        grad_x = torch.empty_like(rows)
+        grad_head = torch.zeros(head.shape, device=x.device) if trains_head else None
         loss = torch.zeros((), device=x.device)
         is_right = torch.empty(len(rows), dtype=torch.bool, device=x.device)
         for start in range(0, len(rows), _CHUNK_ROWS):
@@ -38,7 +40,8 @@ class HeadLoss(torch.autograd.Function):
             # Soft targets sum to 1 but for rounding.
             grad = log_q.exp_().sub_(target).mul_(weight).to(dtype)
             torch.mm(grad, matrix, out=grad_x[part])
-            grad_head += grad.T @ rows[part]
+            if grad_head is not None:
+                grad_head += grad.T @ rows[part]
         ctx.save_for_backward(grad_x, grad_head)
         ctx.mark_non_differentiable(is_right)
         ctx.x_dtype = x.dtype
@@ -48,7 +51,8 @@ class HeadLoss(torch.autograd.Function):
     def backward(ctx: Any, *grads: Any) -> tuple[Any, ...]:
         """Scale what `forward` has made."""
         grad_x, grad_head = ctx.saved_tensors
-        return (grad_x.to(ctx.x_dtype) * grads[0], grad_head * grads[0], None, None, None, None)
+        for_head = None if grad_head is None else grad_head * grads[0]
+        return (grad_x.to(ctx.x_dtype) * grads[0], for_head, None, None, None, None)
 
 
 def head_loss(
@@ -71,3 +75,18 @@ def soft_targets(hidden: Tensor, head: Tensor) -> Tensor:
         part = slice(start, start + _CHUNK_ROWS)
         out[part] = torch.softmax((hidden[part] @ head.T).float(), -1)
     return out
+
+
+def mixed_targets(hidden: Tensor, head: Tensor, wanted: Tensor, soft: float) -> Tensor:
+    """`soft` parts of the target's distribution over the draft vocabulary, the rest of its choice `wanted` (n, V_d).
+
+    A row whose choice is not drafted (-1) is not to be used.
+    """
+    if soft > 0:
+        targets = soft_targets(hidden, head).mul_(soft)
+    else:
+        targets = torch.zeros(len(wanted), len(head), dtype=hidden.dtype, device=hidden.device)
+    if soft < 1:
+        chosen = torch.full((len(wanted), 1), 1 - soft, dtype=targets.dtype, device=targets.device)
+        targets.scatter_add_(1, wanted.clamp_min(0)[:, None], chosen)
+    return targets

@@ -8,7 +8,16 @@ from typing import Any, Protocol
 from torch import Tensor, nn
 
 from foreword.config import ModelSpec
+from foreword.runtime.base import WeightSource
 from foreword.train.batches import Batch
+
+
+@dataclass(frozen=True)
+class RunFacts:
+    """What a method's own settings say of a run."""
+
+    run: Mapping[str, Any] = field(default_factory=dict)  # another value is another run
+    told: Mapping[str, Any] = field(default_factory=dict)  # what else the card tells
 
 
 @dataclass(frozen=True, eq=False)
@@ -21,6 +30,7 @@ class TargetTables:
     eos_token_ids: tuple[int, ...]
     fingerprint: str
     source: str  # what the model is called
+    weights: WeightSource | None = None  # all of them, for drafters that begin as a part of the target
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,12 @@ from foreword.train.self_distill import HELD_OUT, Answer, AnswerStore, DistillOp
 from foreword.train.settings import TrainSettings
 from foreword.train.verify_live import verified_tokens_per_step
 
-METHODS: dict[str, str] = {"eagle3": "foreword.train.eagle3"}
+METHODS: dict[str, str] = {
+    "eagle3": "foreword.train.eagle3",
+    "eagle": "foreword.train.eagle",
+    "medusa": "foreword.train.medusa",
+    "draft_model": "foreword.train.draft_model",
+}
 _LIVE_PROMPTS, _LIVE_TOKENS = 16, 128
 _LEAST_TRAIN_SHARE = 0.2  # of the budget, however long the data took
 
@@ -56,7 +61,13 @@ def target_tables(llm: LLM) -> TargetTables:
     embedding = checkpoint.tensor("embed.weight")
     head = embedding if checkpoint.spec.tied_head else checkpoint.tensor("head.weight")
     return TargetTables(
-        checkpoint.spec, embedding, head, checkpoint.eos_token_ids, checkpoint.fingerprint, checkpoint.source
+        checkpoint.spec,
+        embedding,
+        head,
+        checkpoint.eos_token_ids,
+        checkpoint.fingerprint,
+        checkpoint.source,
+        checkpoint,
     )
 
 
@@ -96,12 +107,13 @@ def train(
     target = target_tables(llm)
     drafter = module.make(target, store, settings, resume)
     budget_s = max(settings.time_budget_s - times.total_s, _LEAST_TRAIN_SHARE * settings.time_budget_s)
-    facts = _facts(method, target, settings)
+    own_facts = module.run_facts(settings)
+    facts = _facts(method, target, settings) | own_facts.run
 
     def keep(measures: Measures, progress: Progress) -> None:
         told = {
             **facts,
-            "unroll": settings.unroll,
+            **own_facts.told,
             "batch_tokens": settings.batch_tokens,
             "learning_rate": settings.learning_rate,
             "steps": progress.step,

@@ -16,6 +16,12 @@ class TrainSettings:
     max_new_tokens: int = 256
     draft_vocab_size: int = 8000
     unroll: int = 4  # eagle3: steps of the training-time test
+    num_heads: int = 4  # medusa: deepest guess
+    head_layers: int = 1  # medusa: residual layers a head
+    share_output: bool = True  # medusa: one output matrix for all heads
+    num_layers: int = 3  # draft_model: of the target's layers
+    token_weight: float = 0.1  # eagle: of the tokens' cross-entropy, beside the features' distance
+    soft_targets: float = 0.5  # medusa, draft_model: weight of the target's distribution, beside its likeliest token
     batch_tokens: int = 512  # small: within hours, steps are worth more than smooth gradients
     max_len: int = 512
     learning_rate: float = 1e-3
@@ -31,6 +37,9 @@ class TrainSettings:
             "max_new_tokens": 2,
             "draft_vocab_size": 1,
             "unroll": 1,
+            "num_heads": 1,
+            "head_layers": 1,
+            "num_layers": 1,
             "batch_tokens": 2,
             "max_len": 2,
         }
@@ -39,5 +48,9 @@ class TrainSettings:
                 raise ConfigError(f"{name} is {getattr(self, name)}; allowed: {least} or above")
         if not self.time_budget_s > 0:
             raise ConfigError(f"time_budget is {self.time_budget_s:g} s; allowed: above 0, such as 30m or 2h")
+        if not 0 <= self.soft_targets <= 1:
+            raise ConfigError(f"soft_targets is {self.soft_targets}; allowed: a number from 0 to 1")
+        if not self.token_weight > 0:
+            raise ConfigError(f"token_weight is {self.token_weight}; allowed: above 0")
         if not self.learning_rate > 0:
             raise ConfigError(f"learning_rate is {self.learning_rate}; allowed: above 0")

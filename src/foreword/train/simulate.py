@@ -1,10 +1,37 @@
 """What decoding would gain, from how many guesses in a row are right at each place of an answer."""
 
-from collections.abc import Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
+import torch
+from torch import Tensor
+
+from foreword.train.batches import Batch
 from foreword.train.method import Measures
 
 Chains = list[int]  # of one answer: guesses in a row that are right, drafting from each of its tokens
+
+
+def measure_batches(
+    batches: Iterable[tuple[Batch, list[str | None]]], accepted: Callable[[Batch], Tensor], depth: int
+) -> Measures:
+    """Measure held-out batches; with each batch its answers' categories.
+
+    `accepted` says for each pair of a batch (B, A - 1) how many guesses in a row are the answer's own tokens.
+    """
+    chains: list[Chains] = []
+    by_category: dict[str, list[int]] = defaultdict(lambda: [0, 0])
+    with torch.no_grad():
+        for batch, categories in batches:
+            rows, first = accepted(batch), batch.num_columns - batch.answer_columns
+            for i, category in enumerate(categories):
+                row = rows[i, int(batch.answer_starts[i]) - first : -1].tolist()
+                if row:
+                    chains.append(row)
+                    by_category[category or "none"][0] += sum(n > 0 for n in row)
+                    by_category[category or "none"][1] += len(row)
+    shares = {name: right / num for name, (right, num) in sorted(by_category.items())}
+    return measure(chains, depth, shares)
 
 
 def measure(chains: Sequence[Chains], depth: int, shares: Mapping[str, float]) -> Measures:

@@ -1,12 +1,18 @@
 """The draft vocabulary: the tokens that answers are made of."""
 
+import json
 from collections.abc import Iterable
+from pathlib import Path
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from foreword.errors import ConfigError
+from foreword.files import write_whole
+from foreword.train.features import FeatureStore
+from foreword.train.method import TargetTables
+from foreword.train.settings import TrainSettings
 
 
 def count_draft_vocab(
@@ -41,3 +47,19 @@ def draft_ids(ids: Tensor, vocab_size: int) -> Tensor:
     table = torch.full((vocab_size,), -1, dtype=torch.int64)
     table[ids] = torch.arange(len(ids))
     return table
+
+
+def drafted_vocab(target: TargetTables, store: FeatureStore, settings: TrainSettings, resume: Path) -> Tensor:
+    """The draft vocabulary of a run (ids, ascending): counted once and kept in `resume`, since weights depend on it."""
+    path = resume / "draft_vocab.json"
+    if path.is_file():
+        return torch.tensor(json.loads(path.read_text()))
+    answers = (
+        store.token_ids(entry.start + entry.prompt_len, entry.start + entry.length)
+        for entry in store.entries
+        if entry.split == "train"
+    )
+    size = min(settings.draft_vocab_size, target.spec.vocab_size)
+    vocab_ids = count_draft_vocab(answers, target.spec.vocab_size, size, target.eos_token_ids)
+    write_whole(path, json.dumps(vocab_ids.tolist()))
+    return vocab_ids

@@ -11,9 +11,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from foreword.checkpoint.borrowed import BorrowedWeights
 from foreword.checkpoint.hf_config import FAMILIES, spec_from_config
 from foreword.config import ModelSpec
-from foreword.draft.eagle.files import EagleFiles, EagleWeights, check_shapes
+from foreword.draft.eagle.files import EagleFiles, check_shapes
 from foreword.draft.eagle.fusion import Fusion, StreamFusion, TokenFusion
 from foreword.draft.eagle.reader import EagleReader
 from foreword.errors import CheckpointError, UnsupportedModelError
@@ -50,14 +51,15 @@ def load_network(
         raise UnsupportedModelError(f"{files.path} holds an {found} network; use it as {name}=PATH")
     taps = taps_of(files.config, target) if is_eagle3 else ()
     spec = _spec(files, is_eagle3, target)
-    weights = EagleWeights(files, theirs, _borrowed(is_eagle3, target))
+    ids = id_map(files, target.vocab_size)
+    weights = BorrowedWeights(files, theirs, _borrowed(is_eagle3, target), ids)
     _check(files, weights, spec, target, len(taps) or 2)
     decoder = runtime.decoder(spec, weights)
     bias = files.tensor("fc.bias") if "fc.bias" in files else None
     fc = runtime.projection(files.tensor("fc.weight").float(), None if bias is None else bias.float())
     fusion: Fusion = StreamFusion(fc) if is_eagle3 else TokenFusion(fc, _embedding(weights, runtime))
     reader = EagleReader(decoder, fusion, norms_state=bool(files.config.get("norm_output")))
-    vocab = DraftVocab(target.vocab_size, spec.num_logits, id_map(files, target.vocab_size))
+    vocab = DraftVocab(target.vocab_size, spec.num_logits, ids)
     settings = files.config.get("foreword")
     return EagleNetwork(reader, vocab, taps, settings if isinstance(settings, Mapping) else {})
 
@@ -138,8 +140,16 @@ def _spec(files: EagleFiles, is_eagle3: bool, target: ModelSpec) -> ModelSpec:
         norms_residual=is_eagle3 and bool(config.get("norm_before_residual", False)),
         has_first_norm="layers.0.attn_norm.weight" in files,
         has_final_norm="norm.weight" in files,
-        head_size=len(files.tensor("head.weight")) if "head.weight" in files else None,
+        head_size=_head_size(files),
     )
+
+
+def _head_size(files: EagleFiles) -> int | None:
+    """Rows of the head: its own, else the target's that d2t names [frspec]; None for all of the target's."""
+    for name in ("head.weight", "d2t"):
+        if name in files:
+            return len(files.tensor(name))
+    return None
 
 
 def _borrowed(is_eagle3: bool, target: ModelSpec) -> dict[str, str]:
@@ -148,7 +158,7 @@ def _borrowed(is_eagle3: bool, target: ModelSpec) -> dict[str, str]:
     return {"embed.weight": "embed.weight"} | ({} if is_eagle3 else {"head.weight": head})
 
 
-def _check(files: EagleFiles, weights: EagleWeights, spec: ModelSpec, target: ModelSpec, num_features: int) -> None:
+def _check(files: EagleFiles, weights: BorrowedWeights, spec: ModelSpec, target: ModelSpec, num_features: int) -> None:
     """Every tensor is there in its shape, and none that would be left out."""
     hidden = spec.hidden_size
     is_eagle3 = spec.joins_embedding
@@ -212,7 +222,7 @@ def _layer_shapes(spec: ModelSpec, layer: int) -> dict[str, tuple[int, ...]]:
     return {f"layers.{layer}.{name}": shape for name, shape in shapes.items()}
 
 
-def _embedding(weights: EagleWeights, runtime: Runtime) -> Tensor:
+def _embedding(weights: BorrowedWeights, runtime: Runtime) -> Tensor:
     """The table that EAGLE-1's fc reads, in bfloat16 where the runtime computes with fewer bits than float32."""
     table = weights.tensor("embed.weight")
     return table if runtime.dtype in ("float32", "float64") else table.to(torch.bfloat16)

@@ -1,0 +1,134 @@
+"""The work of `foreword bench`: from lines of prompts to a measured result."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from foreword.cli.output import note
+from foreword.cli.prompt_file import PromptLine
+from foreword.errors import ConfigError
+
+if TYPE_CHECKING:
+    from foreword.bench.results import BenchResult
+    from foreword.bench.workloads import BenchPrompt
+    from foreword.engine.llm import LoadedModel
+
+
+def choose(lines: list[PromptLine], count: int | None, limit: int | None) -> list[PromptLine]:
+    """The fixed subset or the first, under the categories that are reported."""
+    from dataclasses import replace
+
+    from foreword.bench.workloads import merge_topics, stratified
+
+    if limit is not None and limit < 1:
+        raise ConfigError(f"--limit is {limit}; allowed: 1 or above")
+    if not lines and (count is not None or limit is not None):
+        raise ConfigError("--stratified and --limit go with --prompts")
+    categories = merge_topics([line.category for line in lines])
+    lines = [replace(line, category=category) for line, category in zip(lines, categories, strict=True)]
+    if count is not None:
+        lines = [lines[index] for index in stratified([str(line.id) for line in lines], categories, count)]
+    return lines[:limit]
+
+
+def encode(model: "LoadedModel", lines: Sequence[PromptLine]) -> list["BenchPrompt"]:
+    """Token ids of all prompts, checked; without a file those of the demo."""
+    from foreword.bench.workloads import NO_CATEGORY, BenchPrompt, check_ids
+    from foreword.cli.conversation import Conversation
+    from foreword.cli.demo_prompts import PROMPTS
+    from foreword.engine.llm import LLM
+
+    if not lines:
+        is_chat = model.tokenizer.has_chat_template
+        lines = [
+            PromptLine(
+                f"prompt {name}", name, name, turns=(text,) if is_chat else None, prompt=None if is_chat else text
+            )
+            for name, text in PROMPTS.items()
+        ]
+    llm = LLM(model, "none", batch_size=1)
+    begun = [Conversation.begin(llm, line) for line in lines]
+    prompts = [
+        BenchPrompt(str(c.line.id), c.line.category or NO_CATEGORY, tuple(c.prompt_ids), c.line.reference)
+        for c in begun
+    ]
+    check_ids(prompts)
+    return prompts
+
+
+def write_prompt_ids(path: Path, prompts: Sequence["BenchPrompt"]) -> None:
+    """The prompts as other engines read them."""
+    from foreword.bench.peers import prompts_for_peers
+    from foreword.files import write_whole
+
+    write_whole(path, prompts_for_peers(prompts))
+    note(f"wrote {len(prompts)} prompts to {path}")
+
+
+def begin(
+    model: "LoadedModel", files: Sequence[Path], prompts: Sequence["BenchPrompt"], cells: Any, settings: dict[str, Any]
+) -> "BenchResult":
+    """A result without runs."""
+    from foreword.bench.provenance import provenance
+    from foreword.bench.results import BenchResult, PromptFacts
+    from foreword.cli.machine_facts import machine_facts
+
+    machine = {key: value for key, value in machine_facts().items() if key in ("python", "platform", "cpu", "torch")}
+    facts = [PromptFacts(p.id, p.category, len(p.token_ids), p.sha256) for p in prompts]
+    return BenchResult(settings, provenance(model, files, machine), facts, cells)
+
+
+def resume_result(path: Path, wanted: "BenchResult") -> "BenchResult":
+    """What a file holds of the same benchmark; `ConfigError` where it is another one."""
+    from foreword.bench.results import check_same, load_result
+
+    kept = load_result(path)
+    check_same(kept, wanted, path)
+    kept.provenance.setdefault("resumed", []).append(wanted.provenance["date"])
+    note(f"going on with {path}: {len(kept.runs)} runs are there")
+    return kept
+
+
+def keep_unfinished(path: Path) -> None:
+    """Refuse to write over hours of measurements."""
+    from foreword.bench.results import load_result
+
+    try:
+        is_complete = load_result(path).is_complete
+    except ConfigError as error:
+        raise ConfigError(f"--json would overwrite {path}, which is no result: {error}") from error
+    if not is_complete:
+        raise ConfigError(f"{path} is a benchmark that was stopped: --resume goes on with it; delete it to begin anew")
+
+
+def measure(model: "LoadedModel", prompts: Sequence["BenchPrompt"], result: "BenchResult", json: Path | None) -> None:
+    """Everything that the result still lacks."""
+    from foreword.bench.runner import Runner
+    from foreword.cli.bench_progress import progress
+
+    def save() -> None:
+        if json is not None:
+            result.save(json)
+
+    if result.settings["speed_of_light"] and result.pass_cost is None:
+        note("measuring what passes cost")
+        result.pass_cost = _pass_cost(model, result.settings["threads"])
+    runner = Runner(model, prompts, result, save=save)
+    with progress(runner.num_left) as advance:
+        runner.on_run = advance
+        runner.run()
+
+
+def _pass_cost(model: "LoadedModel", threads: int) -> dict[str, Any]:
+    from foreword.bench.pass_cost import measure_pass_cost
+
+    widths = (1, 2, 4, 8, 16, 32)
+    context = min(256, model.checkpoint.spec.context_len - max(widths))
+    cost = measure_pass_cost(model.decoder, widths, context, repeats=20, threads=threads)
+    return {
+        "widths": {str(n): ms for n, ms in cost.ms_by_width.items()},
+        "floor_ms": cost.floor_ms,
+        "context": cost.context_len,
+        "bandwidth_gb_per_s": cost.bandwidth_gb_per_s,
+        "weight_bytes": cost.weight_bytes,
+    }

@@ -1,0 +1,96 @@
+"""`foreword bench` from the command line, on a tiny model."""
+
+import json
+
+import pytest
+
+from foreword.bench.results import load_result
+from foreword.cli.main import main
+from tests.support.tiny_chat import write_tiny_chat
+
+OPTIONS = ["--max-tokens", "6", "--repeats", "1", "--no-speed-of-light", "--runtime", "torch", "--threads", "1"]
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    return str(write_tiny_chat(tmp_path_factory.mktemp("model")))
+
+
+@pytest.fixture
+def questions(tmp_path):
+    """In Spec-Bench's layout."""
+    lines = [{"question_id": 81 + i, "category": c, "turns": [f"hello {i}", "more"]} for i, c in enumerate(("qa", "qa", "math"))]  # fmt: skip
+    path = tmp_path / "question.jsonl"
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return path
+
+
+def run(model, *options: str) -> int:
+    return main(["bench", "--model", model, *OPTIONS, *options])
+
+
+def test_a_whole_benchmark(model, questions, tmp_path, capsys):
+    out, page, table = tmp_path / "out.json", tmp_path / "out.html", tmp_path / "out.md"
+    outputs = ["--json", str(out), "--report", str(page), "--markdown", str(table)]
+    options = ["--prompts", str(questions), "--stratified", "2", "--drafters", "ngram@3"]
+    assert run(model, *options, *outputs) == 0
+    data = json.loads(out.read_text())
+    assert data["is_complete"]
+    assert [p["id"] for p in data["prompts"]] in (["81", "83"], ["82", "83"])
+    assert [p["category"] for p in data["prompts"]] == ["qa", "mt_bench"]
+    assert data["provenance"]["prompt_files"][0]["name"] == "question.jsonl"
+    assert str(tmp_path) not in out.read_text(), "no path of this machine"
+    assert data["summary"]["modes"][0]["rows"][1]["label"] == "ngram@3"
+    assert "ngram@3" in capsys.readouterr().out
+    first = (page.read_text(), table.read_text())
+    # Shown again from the file, the same; and there is nothing left to resume.
+    assert main(["bench", "--render", str(out), "--report", str(page), "--markdown", str(table)]) == 0
+    assert (page.read_text(), table.read_text()) == first
+    assert run(model, *options, "--json", str(out), "--resume") == 0
+    assert len(load_result(out).runs) == len(data["runs"])
+
+
+def test_a_stopped_result_is_not_written_over(model, questions, tmp_path, capsys):
+    out = tmp_path / "out.json"
+    options = ["--prompts", str(questions), "--limit", "1", "--drafters", "ngram", "--json", str(out)]
+    assert run(model, *options) == 0
+    out.write_text(out.read_text().replace('"is_complete":true', '"is_complete":false'))
+    capsys.readouterr()
+    assert run(model, *options) == 2
+    assert "--resume goes on with it" in capsys.readouterr().err
+    assert run(model, *options, "--seed", "3", "--resume") == 2
+    assert "was measured with other seed (0, now 3)" in capsys.readouterr().err
+    assert run(model, *options, "--resume") == 0
+
+
+def test_prompts_for_other_engines(model, questions, tmp_path):
+    out = tmp_path / "ids.jsonl"
+    assert run(model, "--prompts", str(questions), "--limit", "2", "--write-prompts", str(out)) == 0
+    lines = [json.loads(line) for line in out.read_text().splitlines()]
+    assert [line["id"] for line in lines] == ["81", "82"]
+    assert all(line["ids"] for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--drafters", "ngarm"], "unknown drafter 'ngarm'"),
+        (["--drafters", "ngram,,suffix"], "--drafters is 'ngram,,suffix'"),
+        (["--verifiers", "mach"], "unknown"),
+        (["--temperatures", "warm"], "--temperatures has 'warm'; allowed: numbers, 0 or above"),
+        (["--batch-sizes", "1.5"], "--batch-sizes has '1.5'; allowed: whole numbers, 1 or above"),
+        (["--max-tokens", "1"], "--max-tokens is 1; allowed: 2 or above"),
+        (["--repeats", "0"], "--repeats is 0; allowed: 1 or above"),
+        (["--prompts", "missing.jsonl"], "missing.jsonl cannot be read"),
+        (["--limit", "2"], "--stratified and --limit go with --prompts"),
+        (["--resume"], "--resume goes on with the result in --json FILE"),
+        (["--json", "no-folder/x.json"], "allowed: a file in a folder that exists"),
+        (["--peers", "x.json"], "--peers and --peers-prompts go together"),
+        (["--render", "missing.json"], "missing.json cannot be read"),
+    ],
+)
+def test_users_mistakes_are_one_line_before_anything_is_loaded(options, message, capsys):
+    assert main(["bench", "--model", "no-such-model.gguf", *options]) == 2
+    error = capsys.readouterr().err
+    assert message in error
+    assert error.count("\n") == 1

@@ -1,0 +1,258 @@
+"""The bound in a whole engine on a clock that only passes and proposals move: no noise, so the figures are exact.
+
+`benchmarks/never_slower.py` is the same on a real model and a real clock.
+"""
+
+import random
+from types import SimpleNamespace
+
+import pytest
+
+from benchmarks.never_slower import WrongDrafter, never_said, random_words
+from foreword.adapt.controller import AdaptiveController
+from foreword.adapt.cost import PassCosts
+from foreword.config import DraftConfig
+from foreword.draft.none import NoDrafter
+from foreword.draft.recycling import RecyclingDrafter
+from foreword.draft.suffix import SuffixDrafter
+from foreword.engine import engine as engine_module
+from foreword.engine.controller import FixedController
+from foreword.engine.engine import Engine
+from foreword.engine.step import StepParts
+from foreword.sampling.params import SamplingParams
+from foreword.target.target import Target
+from foreword.tune.interval import ratio_of
+from foreword.verify.base import Matching
+from tests.support.toy_decoder import ToyDecoder
+from tests.support.toy_engine import run
+from tests.support.toy_llm import ScriptDecoder
+
+MS = 1e-3
+WIDTHS, BASE, SLOPE = [1, 2, 4, 8, 16, 32], [6.8 * MS, 7.5 * MS, 8.6 * MS, 11 * MS, 15.6 * MS, 25 * MS], [1e-6] * 6
+VOCAB, NUM_NODES, HOST_S = 60, 16, 0.4 * MS
+WRONG_TOKEN = VOCAB - 1  # that the decoder cannot say
+
+
+class Clock:
+    """Time as the test sets it."""
+
+    def __init__(self) -> None:
+        self.now_s = 0.0
+
+    def perf_counter(self) -> float:
+        return self.now_s
+
+
+def costs() -> PassCosts:
+    return PassCosts(list(WIDTHS), list(BASE), list(SLOPE))
+
+
+class TimedTarget(Target):
+    """Its passes take what the figures say, with some noise."""
+
+    def __init__(self, decoder, clock, seed) -> None:
+        super().__init__(decoder)
+        self.clock, self.truth, self.rng = clock, costs(), random.Random(seed)
+
+    def forward(self, batch, need):
+        sizes = [b - a for a, b in zip(batch.starts, batch.starts[1:], strict=False)]
+        self.clock.now_s += HOST_S + self.truth.seconds(sizes, batch.kv_lens) * self.rng.uniform(0.97, 1.03)
+        return super().forward(batch, need)
+
+
+class TimedDrafter:
+    """Another drafter, whose proposals take time."""
+
+    def __init__(self, inner, clock, draft_s) -> None:
+        self._inner, self.clock, self.draft_s = inner, clock, draft_s
+
+    def __getattr__(self, name):
+        return getattr(self._inner, name)
+
+    def propose(self, requests, plans):
+        if any(plan.num_nodes for plan in plans):
+            self.clock.now_s += self.draft_s
+        return self._inner.propose(requests, plans)
+
+
+class NoWrongToken(ToyDecoder):
+    """Never says `WRONG_TOKEN`."""
+
+    def logits_after(self, tokens, position):
+        row = super().logits_after(tokens, position)
+        row[WRONG_TOKEN] = -1e9
+        return row
+
+
+def seconds(monkeypatch, decoder, drafter, make_controller, prompts, params, draft_s=0.0, batch_size=1) -> float:
+    """Simulated time of all prompts; the answers are the same whatever drafts (`run` checks that they end)."""
+    clock = Clock()
+    monkeypatch.setattr(engine_module, "time", SimpleNamespace(perf_counter=clock.perf_counter))
+    parts = StepParts(
+        make_controller(),
+        TimedDrafter(drafter, clock, draft_s),
+        TimedTarget(decoder, clock, seed=len(prompts)),
+        Matching(),
+    )
+    run(Engine(parts, batch_size), prompts, params)
+    return clock.now_s
+
+
+def ratio(monkeypatch, decoder, drafter, prompts, params, **options) -> float:
+    """Plain time over adaptive time."""
+    plain = seconds(
+        monkeypatch,
+        decoder,
+        NoDrafter(),
+        lambda: FixedController(0, "none"),
+        prompts,
+        params,
+        batch_size=options.get("batch_size", 1),
+    )
+    return plain / seconds(
+        monkeypatch, decoder, drafter, lambda: AdaptiveController(costs(), NUM_NODES, "toy"), prompts, params, **options
+    )
+
+
+def suffix() -> SuffixDrafter:
+    return SuffixDrafter(DraftConfig(method="suffix"), VOCAB)
+
+
+def prompts(count: int, length: int = 24) -> list[list[int]]:
+    rng = random.Random(2)
+    return [[rng.randrange(VOCAB - 1) for _ in range(length)] for _ in range(count)]
+
+
+def ask(count: int, max_tokens: int, **options) -> list[SamplingParams]:
+    return [SamplingParams(max_tokens=max_tokens, seed=i, **options) for i in range(count)]
+
+
+@pytest.mark.parametrize("draft_s", [0.15 * MS, 0.8 * MS, 3 * MS])
+@pytest.mark.parametrize(("count", "max_tokens", "batch_size"), [(2, 80, 1), (10, 12, 1), (4, 40, 4)])
+def test_an_always_wrong_drafter(monkeypatch, draft_s, count, max_tokens, batch_size):
+    asked = ask(count, max_tokens)
+    found = ratio(
+        monkeypatch,
+        NoWrongToken(VOCAB),
+        WrongDrafter(WRONG_TOKEN),
+        prompts(count),
+        asked,
+        draft_s=draft_s,
+        batch_size=batch_size,
+    )
+    assert found >= 0.98
+
+
+def test_the_same_drafter_unbounded_is_slow(monkeypatch):
+    """So that the bound is what keeps the others fast."""
+    asked, decoder = ask(2, 60), NoWrongToken(VOCAB)
+    plain = seconds(monkeypatch, decoder, NoDrafter(), lambda: FixedController(0, "none"), prompts(2), asked)
+    fixed = seconds(
+        monkeypatch, decoder, WrongDrafter(WRONG_TOKEN), lambda: FixedController(8, "toy"), prompts(2), asked
+    )
+    assert plain / fixed < 0.75
+
+
+@pytest.mark.parametrize("options", [{}, {"temperature": 1.5}], ids=["greedy", "hot"])
+def test_texts_without_repetition(monkeypatch, options):
+    found = ratio(monkeypatch, ToyDecoder(VOCAB), suffix(), prompts(3), ask(3, 60, **options), draft_s=0.15 * MS)
+    assert found >= 0.98
+
+
+def test_one_lucky_text_does_not_pay_for_ruin(monkeypatch):
+    """What others saved lets a request try a little more, not more than the bound: each is within 2 % by itself."""
+    controller = AdaptiveController(costs(), NUM_NODES, "toy")
+    asked, decoder = ask(1, 250), NoWrongToken(VOCAB)
+    looping = ScriptDecoder([7, 8, 9, 10], VOCAB)
+    lucky = seconds(monkeypatch, looping, suffix(), lambda: controller, prompts(1), asked)
+    plain_lucky = seconds(monkeypatch, looping, NoDrafter(), lambda: FixedController(0, "none"), prompts(1), asked)
+    assert plain_lucky / lucky > 2.5
+    for number in range(2):
+        asked = ask(1, 120 + number)
+        plain = seconds(monkeypatch, decoder, NoDrafter(), lambda: FixedController(0, "none"), prompts(1), asked)
+        wrong = seconds(
+            monkeypatch, decoder, WrongDrafter(WRONG_TOKEN), lambda: controller, prompts(1), asked, 0.15 * MS
+        )
+        assert plain / wrong >= 0.978
+
+
+def copying_script(num_phrases: int = 40) -> list[int]:
+    """Phrases that come back, in changing order, with new words in between."""
+    rng = random.Random(8)
+    phrases = [[rng.randrange(VOCAB) for _ in range(rng.randint(8, 16))] for _ in range(4)]
+    script: list[int] = []
+    for _ in range(num_phrases):
+        script += rng.choice(phrases) + [rng.randrange(VOCAB) for _ in range(rng.randint(0, 2))]
+    return script
+
+
+def test_where_copying_pays_it_is_as_fast_as_the_best_fixed_size(monkeypatch):
+    """Once one answer has shown what guesses are worth; that one pays for finding out."""
+    decoder, asked = ScriptDecoder(copying_script(), VOCAB), ask(2, 160)
+    draft_s = 0.15 * MS
+    fixed = [
+        seconds(monkeypatch, decoder, suffix(), lambda n=n: FixedController(n, "suffix"), prompts(2), asked, draft_s)
+        for n in (4, 7, 16)
+    ]
+    controller, drafter = AdaptiveController(costs(), NUM_NODES, "auto"), suffix()
+    first = seconds(monkeypatch, decoder, drafter, lambda: controller, prompts(1), asked[:1], draft_s)
+    adaptive = seconds(monkeypatch, decoder, drafter, lambda: controller, prompts(2), asked, draft_s)
+    plain = seconds(monkeypatch, decoder, NoDrafter(), lambda: FixedController(0, "none"), prompts(2), asked)
+    assert plain / min(fixed) > 1.5, "copying does pay here"
+    assert min(fixed) / adaptive >= 0.97
+    assert plain / 2 / first > 1.2
+
+
+def test_while_off_the_drafter_is_not_asked(monkeypatch):
+    """An overdrawn request's steps cost what plain ones cost: every plan is empty, so nothing is proposed."""
+    clock, controller = Clock(), AdaptiveController(costs(), NUM_NODES, "toy")
+    monkeypatch.setattr(engine_module, "time", SimpleNamespace(perf_counter=clock.perf_counter))
+    drafter = TimedDrafter(WrongDrafter(WRONG_TOKEN), clock, 3 * MS)
+    asked = 0
+
+    def propose(requests, plans, inner=drafter.propose):
+        nonlocal asked
+        asked += any(plan.num_nodes for plan in plans)
+        return inner(requests, plans)
+
+    drafter.propose = propose
+    engine = Engine(StepParts(controller, drafter, TimedTarget(NoWrongToken(VOCAB), clock, 1), Matching()), 1)
+    run(engine, prompts(1), ask(1, 200))
+    assert engine.stats.num_steps > 190
+    assert asked <= 8
+    assert engine.stats.draft_s == pytest.approx(asked * 3 * MS)
+
+
+@pytest.mark.parametrize("num_nodes", [0, 4])
+def test_while_off_a_pass_is_asked_for_nothing_more(num_nodes):
+    """Token Recycling wants the likeliest tokens of every node: of prompts always, of decoding passes while it drafts."""
+    target, wanted = Target(ToyDecoder(VOCAB)), []
+    forward = target.forward
+    target.forward = lambda batch, need: wanted.append((batch.num_nodes, need.top_k)) or forward(batch, need)
+    parts = StepParts(FixedController(num_nodes, "recycling"), RecyclingDrafter(VOCAB), target, Matching())
+    run(Engine(parts, 1), prompts(1), ask(1, 12))
+    assert wanted[0] == (24, 8)
+    decoding = {top_k for _, top_k in wanted[1:-1]}
+    assert decoding == ({8} if num_nodes else {0})
+
+
+def test_the_benchmarks_parts():
+    assert len(set(random_words(5, 8, seed=1))) == 5
+    said = [3, 0, 1]
+    plain = SimpleNamespace(
+        generate=lambda asked, _: [SimpleNamespace(token_ids=said)],
+        model=SimpleNamespace(checkpoint=SimpleNamespace(spec=SimpleNamespace(vocab_size=8))),
+    )
+    assert never_said(plain, [[1]], SamplingParams()) == 2
+
+
+def test_the_interval_of_a_ratio_covers_it():
+    rng = random.Random(4)
+    covered = 0
+    for seed in range(60):
+        pairs = [(t * rng.gauss(1.3, 0.1), t) for t in (rng.uniform(0.5, 2.0) for _ in range(20))]
+        found = ratio_of(pairs, seed)
+        assert found.low <= found.value <= found.high
+        covered += found.low <= 1.3 <= found.high
+    assert covered >= 51, "95 % intervals"
+    assert ratio_of([(2.0, 1.0)]).low == 0.0

@@ -1,0 +1,220 @@
+"""`foreword tune`: candidates, heats, what it concludes, the profile it leaves."""
+
+import json
+from types import SimpleNamespace
+
+import pytest
+
+from foreword.checkpoint.pairing import Pairing
+from foreword.cli.main import main
+from foreword.config import DraftConfig
+from foreword.engine.llm import LLM
+from foreword.engine.profile_file import read_profile
+from foreword.engine.stats import RequestStats
+from foreword.errors import ConfigError, UnknownNameError
+from foreword.sampling.params import SamplingParams
+from foreword.tune.candidates import candidate, default_candidates, parse_candidates, variants
+from foreword.tune.measure import Arm, Bench, TunePrompt
+from foreword.tune.pairs import PairFacts, acceptance
+from foreword.tune.search import Outcome, Search, pays
+from foreword.tune.verdict import answer, pair_words, profile_of
+from tests.support.tiny_llm import write_tiny_llm
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    return write_tiny_llm(tmp_path_factory.mktemp("tiny"))
+
+
+@pytest.fixture(scope="module")
+def model(files):
+    return files.load()
+
+
+def test_names_of_candidates():
+    merged = candidate("suffix+recycling")
+    assert merged.config == DraftConfig(method="suffix,recycling", cascade_merge=True)
+    assert candidate("eagle3=some+folder").config.model == "some+folder"
+    assert candidate("auto").policy == "adaptive"
+    assert [c.name for c in parse_candidates("suffix, ngram,none")] == ["suffix", "ngram"]
+    assert [c.name for c in default_candidates(None, ["x/small.gguf"])][-1] == "draft_model=small.gguf"
+
+
+@pytest.mark.parametrize("names", ["", "none", "suffix,suffix"])
+def test_lists_that_name_nothing_or_twice(names):
+    with pytest.raises(ConfigError, match=r"--drafters is"):
+        parse_candidates(names)
+
+
+def test_an_unknown_name_is_refused():
+    with pytest.raises(UnknownNameError, match="did you mean 'suffix'"):
+        parse_candidates("sufix")
+
+
+def test_other_settings_differ_from_what_was_measured():
+    found = variants(candidate("suffix"), 7, best_k=5)
+    assert [v.num_nodes for v in found] == [3, 5, 14, 16, 7]
+    assert [v.settings for v in found] == ["3 nodes", "5 nodes", "14 nodes", "adaptive, up to 16", "chain, 7 nodes"]
+    assert len({v.label for v in found}) == len(found)
+    assert all(v.policy == "adaptive" for v in variants(candidate("auto"), 16))
+
+
+def stats(drafted, accepted):
+    return RequestStats(drafted_at_depth=drafted, accepted_at_depth=accepted)
+
+
+def test_acceptance_counts_the_tokens_whose_turn_came():
+    # 10 steps of 2 tokens: 8 first ones right, then 4 of those 8 second ones
+    assert acceptance([stats([10, 10], [8, 4])]) == pytest.approx(12 / 18)
+    # only 3 steps drafted a second token: at most those could be judged
+    assert acceptance([stats([10, 3], [8, 2])]) == pytest.approx(10 / 13)
+    assert acceptance([stats([], [])]) is None
+
+
+def test_the_arithmetic_of_a_pair():
+    pairing = Pairing(True, 100, 100, 0, ("same vocabulary",))
+    facts = PairFacts("small", pairing, 10.0, 0.1, tuple([1.0] * 41))
+    assert facts.best is None
+    assert "not known" in pair_words(facts)[-1]
+    known = facts.with_alpha([stats([100, 100, 100, 100], [70, 49, 34, 24])], 4)
+    assert known.alpha == pytest.approx(0.7, abs=0.01)
+    k, gain = known.best
+    assert known.predicted(k) == gain
+    assert known.predicted(4) == pytest.approx(2.77 / 1.4, rel=0.02)
+    assert all(known.predicted(n) <= gain for n in range(1, 12))
+    assert f"{k} tokens a step are best" in pair_words(known)[-1]
+
+
+def arm_with(pairs, fault=None, name="suffix"):
+    llm = SimpleNamespace(config=DraftConfig(method=name, num_speculative_tokens=7))
+    return Arm(candidate(name), llm, pairs=list(pairs), fault=fault)
+
+
+def test_what_pays():
+    assert pays(arm_with([(1.3, 1.0), (1.2, 1.0), (1.4, 1.0)]))
+    assert not pays(arm_with([(1.3, 1.0), (0.8, 1.0), (1.2, 1.0)])), "may be chance"
+    assert not pays(arm_with([(1.01, 1.0)] * 9)), "not worth the trouble"
+    assert not pays(arm_with([(1.3, 1.0)] * 9, fault="token 3")), "other words"
+    assert not pays(arm_with([(2.0, 1.0)])), "one pair says nothing"
+
+
+@pytest.fixture(scope="module")
+def bench(model):
+    return Bench(model, SamplingParams(max_tokens=16, seed=1, ignore_eos=True))
+
+
+def test_nothing_pays_in_words(bench):
+    slow, wrong = arm_with([(0.9, 1.0)] * 5), arm_with([(3.0, 1.0)] * 5, fault="token 0", name="ngram")
+    outcome = Outcome(bench, [slow, wrong])
+    assert outcome.winner is None
+    profile = profile_of(outcome)
+    assert profile.drafter == {"method": "none"}
+    words = answer(outcome, "p.json")
+    assert words.startswith("No: nothing surely pays on this machine; the best, suffix, comes to 0.90 times")
+    assert answer(Outcome(bench, [wrong]), None).startswith("No: nothing could be measured")
+
+
+def test_arms_are_held_against_plain_decoding(bench, model):
+    prompt = TunePrompt(model.tokenizer.encode("abc abc abc abc"))
+    good, bad = bench.arm(candidate("suffix")), bench.arm(candidate("ngram"))
+    told = []
+    bench.run([good], prompt, lambda: told.append(1))
+    assert len(told) == 2
+    assert good.fault is None
+    assert len(good.pairs) == 1
+    bad.llm = SimpleNamespace(
+        generate=lambda *args, **kwargs: [other_words(LLM.generate(good.llm, *args, **kwargs)[0])]
+    )
+    bench.run([bad], prompt, lambda: None)
+    assert bad.fault is not None
+    assert "NOT a near-tie" in bad.fault
+    assert bad.pairs == []
+
+
+def other_words(result):
+    scores = sorted(set(range(30)) - {result.token_ids[0]})
+    return SimpleNamespace(token_ids=[scores[0], *result.token_ids[1:]], stats=result.stats)
+
+
+def test_numbers_of_nodes_share_one_drafter(bench, model):
+    few, many = (bench.arm(v) for v in variants(candidate("ngram"), 7)[:2])
+    assert few.llm is many.llm
+    assert (few.num_nodes, many.num_nodes) == (3, 14)
+    prompt = TunePrompt(model.tokenizer.encode("bad bad cab bad bad"))
+    bench.run([few, many], prompt, lambda: None)
+    assert few.results[0].stats.drafted_tokens < many.results[0].stats.drafted_tokens
+
+
+@pytest.mark.parametrize("name", ["recycling", "suffix+recycling"])
+def test_an_answer_that_was_seen_before_is_no_merit(bench, model, name):
+    """The table of Token Recycling knows an answer once it was given: each arm has its own, and loses it between rounds."""
+    one, other = bench.arm(candidate(name)), bench.arm(candidate(name))
+    prompt = TunePrompt(model.tokenizer.encode("bad face cab he"))
+    for _ in range(2):
+        bench.begin_round([one, other])
+        bench.run([one, other], prompt, lambda: None)
+    steps = {r.stats.num_steps for arm in (one, other) for r in arm.results}
+    assert len(steps) == 1
+    bench.run([one], prompt, lambda: None)
+    assert one.results[-1].stats.num_steps < min(steps), "or there would be nothing to forget"
+
+
+def test_the_heats(bench, model):
+    said = []
+    prompts = [TunePrompt(model.tokenizer.encode(text)) for text in ("abc abc abc", "he he face", "gg gg gg gg")]
+    search = Search(bench, prompts, 0.0, said.append, lambda: None)
+    outcome = search.run([candidate("suffix"), candidate("ngram"), candidate("draft_model=nowhere")])
+    assert "draft_model=nowhere" in outcome.refused
+    assert "draft_model=nowhere is left out" in said[0]
+    speeds = [arm.speed.value for arm in outcome.arms[:3]]
+    assert speeds == sorted(speeds, reverse=True)
+    assert all(len(arm.pairs) == 4 for arm in outcome.arms[:3]), "the last heat's alone"
+    assert any(arm.candidate.settings for arm in outcome.arms) or max(a.speed.value for a in outcome.arms) < 0.7
+    assert all(arm.fault is None for arm in outcome.arms)
+
+
+def test_the_command(files, tmp_path, capsys):
+    out = tmp_path / "p.json"
+    asked = ["tune", "--model", str(files.target), "--runtime", "torch", "--dtype", "float32", "--threads", "1"]
+    prompts = tmp_path / "prompts.jsonl"
+    prompts.write_text('{"id": 1, "prompt": "abc abc abc abc"}\n{"id": 2, "prompt": "he face he face"}\n')
+    options = ["--drafters", "suffix", "--draft-model", str(files.draft), "--time-budget", "1s", "--max-tokens", "12"]
+    assert main([*asked, *options, "--prompts", str(prompts), "--out", str(out), "--json"]) == 0
+    captured = capsys.readouterr()
+    found = json.loads(captured.out)
+    assert found["answer"].startswith(("Yes", "No"))
+    assert found["profile"] == str(out)
+    assert all(c["fault"] is None for c in found["candidates"])
+    (pair,) = found["pairs"].values()
+    assert pair["is_same_vocabulary"]
+    assert pair["c"] > 0
+    assert 0 < pair["alpha"] <= 1
+    profile = read_profile(out)
+    assert profile.drafter["method"] == ("none" if found["winner"] is None else found["drafter"]["method"])
+    assert "every drafter as it comes" in captured.err
+    llm = LLM(str(files.target), profile=out, device="cpu")
+    assert llm.config.method == profile.drafter["method"]
+
+
+def test_the_table_ends_with_the_answer(files, tmp_path, capsys):
+    asked = ["tune", "--model", str(files.target), "--runtime", "torch", "--dtype", "float32", "--threads", "1"]
+    options = ["--drafters", "ngram", "--time-budget", "1s", "--max-tokens", "8", "--out", str(tmp_path / "p.json")]
+    assert main([*asked, *options]) == 0
+    out = " ".join(capsys.readouterr().out.split())
+    assert "Times as fast as plain decoding" in out
+    assert ("Yes: ngram" in out) or ("No: nothing surely pays" in out)
+
+
+MISTAKES = {
+    "budget": (["--time-budget", "soon"], "--time-budget is 'soon'"),
+    "tokens": (["--max-tokens", "1"], "--max-tokens is 1"),
+    "limit": (["--limit", "2"], "--limit goes with --prompts"),
+    "out": (["--out", "nowhere/p.json"], "--out is nowhere/p.json"),
+    "drafter": (["--drafters", "sufix"], "did you mean 'suffix'"),
+}
+
+
+@pytest.mark.parametrize(("options", "words"), MISTAKES.values(), ids=MISTAKES)
+def test_mistakes_are_one_line(options, words, capsys, tmp_path):
+    assert main(["tune", *(["--out", str(tmp_path / "p.json")] if "--out" not in options else []), *options]) == 2
+    assert words in capsys.readouterr().err
