@@ -11,19 +11,37 @@ To decode a piece in its context without decoding everything again, each piece i
                                 ^_start   ^_read
 """
 
-from collections.abc import Iterable
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from foreword.checkpoint.tokenizer import Tokenizer
+from collections.abc import Iterable, Sequence
+from typing import Protocol
 
 _INCOMPLETE = "\ufffd"
+
+
+class Decodes(Protocol):
+    """What a stream asks of a tokenizer."""
+
+    def decode(self, ids: Sequence[int], skip_special_tokens: bool = True) -> str:
+        """The text of token ids."""
+        ...
+
+    @property
+    def is_byte_fallback(self) -> bool:
+        """Whether bytes without a token of their own are tokens like <0xE2>."""
+        ...
+
+    def is_byte_token(self, token_id: int) -> bool:
+        """Whether it is one of them."""
+        ...
+
+    def is_silent(self, token_id: int, skip_special_tokens: bool) -> bool:
+        """Whether decoding leaves a token out, so that it does not end a run."""
+        ...
 
 
 class TextStream:
     """Decodes token ids that come a few at a time. One text, one stream."""
 
-    def __init__(self, tokenizer: "Tokenizer", skip_special_tokens: bool = True) -> None:
+    def __init__(self, tokenizer: Decodes, skip_special_tokens: bool = True) -> None:
         self._tokenizer = tokenizer
         self._skip = skip_special_tokens
         self._ids: list[int] = []
@@ -56,10 +74,6 @@ class TextStream:
     def _ends_in_byte_token(self) -> bool:
         if not self._tokenizer.is_byte_fallback:
             return False
-        last = next((token for token in reversed(self._ids[self._read :]) if not self._is_silent(token)), None)
+        silent = self._tokenizer.is_silent
+        last = next((token for token in reversed(self._ids[self._read :]) if not silent(token, self._skip)), None)
         return last is not None and self._tokenizer.is_byte_token(last)
-
-    def _is_silent(self, token: int) -> bool:
-        """Whether the decoder leaves it out, so that it does not end a run: a special token, an id without a meaning."""
-        is_left_out = self._skip and token in self._tokenizer.special_ids
-        return is_left_out or self._tokenizer.backend.id_to_token(token) is None

@@ -163,3 +163,8 @@ class Tokenizer:
         """Whether the token is one byte of a character, of a vocabulary with byte fallback."""
         token = self.backend.id_to_token(token_id) if self.is_byte_fallback else None
         return token is not None and _BYTE_TOKEN.fullmatch(token) is not None
+
+    def is_silent(self, token_id: int, skip_special_tokens: bool = True) -> bool:
+        """Whether `decode` leaves the token out: a special one where those are skipped, or an id without a meaning."""
+        is_left_out = skip_special_tokens and token_id in self.special_ids
+        return is_left_out or self.backend.id_to_token(token_id) is None

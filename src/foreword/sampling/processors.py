@@ -9,48 +9,18 @@ import math
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import torch
-from jaxtyping import Float
 from torch import Tensor
 
 from foreword.errors import ConfigError
+from foreword.sampling.own_processors import LogitsProcessor, Row, StatefulProcessor
 from foreword.sampling.params import SamplingParams
 from foreword.sampling.walker import GrammarWalker
 from foreword.sampling.warp import NEVER
 
-Row = Float[Tensor, " vocab"]
 _MAX_STATES = 64  # copies of a stateful processor kept along one path
-
-
-class LogitsProcessor(Protocol):
-    """A user's own change of logits: a function of its arguments."""
-
-    def __call__(self, token_ids: Sequence[int], logits: Row) -> Row:
-        """Logits (may be the argument, changed) after `token_ids`: prompt, answer, and the draft's own path."""
-        ...
-
-
-@runtime_checkable
-class StatefulProcessor(Protocol):
-    """A processor that keeps count. State changes in `accept` alone.
-
-    Drafted tokens may be dropped again, so the object given is never changed: copies follow the tokens, one for every
-    place that is looked at, and whatever a call changes in its copy is lost.
-    """
-
-    def __call__(self, token_ids: Sequence[int], logits: Row) -> Row:
-        """As `LogitsProcessor`."""
-        ...
-
-    def clone(self) -> "StatefulProcessor":
-        """A copy that shares nothing that changes."""
-        ...
-
-    def accept(self, token_id: int) -> None:
-        """One more token of the answer."""
-        ...
 
 
 @dataclass(frozen=True)

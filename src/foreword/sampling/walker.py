@@ -21,6 +21,7 @@ from foreword.sampling.grammar import Grammar
 
 _INSTALL = "grammars need the package llguidance, which is not installed: pip install 'foreword[grammar]'"
 _MAX_MADE = 32  # compiled grammars kept
+_LONGEST_REASON = 240  # characters
 
 
 class GrammarTokenizer(Protocol):
@@ -58,11 +59,15 @@ class GrammarCompiler:
             source = self._source(grammar)
             problem = self._matcher.validate_grammar(source, self._tokenizer)
             if problem and not problem.startswith("WARNING"):
-                raise ConfigError(f"the {grammar.kind} of the grammar cannot be used: {problem.strip()}")
-            made = self._matcher(self._tokenizer, source)
+                raise ConfigError(f"the {grammar.kind} of the grammar cannot be used: {_short(problem)}")
+            made = self._matcher(self._tokenizer, source, log_level=0)  # errors say what is wrong, not stderr
+            self._walker(made).allowed([])  # one that is too large fails here
         self._made[grammar] = made
         while len(self._made) > _MAX_MADE:
             self._made.popitem(last=False)
+        return self._walker(made)
+
+    def _walker(self, made: Any) -> "GrammarWalker":
         return GrammarWalker(made.deep_copy(), self._vocab_size, self._end_ids)
 
     def _source(self, grammar: Grammar) -> str:
@@ -124,7 +129,16 @@ class GrammarWalker:
 
     def _check(self) -> None:
         if self._matcher.is_error():
-            raise ConfigError(f"the grammar cannot go on: {self._matcher.get_error().strip()}")
+            reason = _short(self._matcher.get_error())
+            raise ConfigError(f"the grammar cannot be followed: {reason}; give a smaller one")
+
+
+def _short(problem: str) -> str:
+    """The library's reason in one line, without its copy of the grammar and of its own state."""
+    reason = problem.partition("\n<state>")[0].strip()
+    parse_error = reason.rpartition("\nerror: ")[2].partition("\n")[0]  # what a regex is refused with ends in this
+    reason = parse_error if "regex parse error" in reason else " ".join(reason.split())
+    return reason if len(reason) <= _LONGEST_REASON else reason[: _LONGEST_REASON - 3] + "..."
 
 
 class _Vocabulary:
