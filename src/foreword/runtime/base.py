@@ -63,7 +63,7 @@ class Need:
 
 @dataclass(eq=False)
 class PassOutput:
-    """What a pass hands back. Tensors live until the next pass of the same decoder."""
+    """What a pass hands back. Tensors live until the next pass of the same decoder; `taps` and `hidden` may be kept."""
 
     choices: list[int] = field(default_factory=list)  # the drawn token of each of `need.draws`
     logits: Float[Tensor, "wanted vocab"] | None = None  # float32, in the order of `need.logits`

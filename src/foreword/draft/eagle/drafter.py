@@ -82,7 +82,7 @@ class EagleDrafter(BaseDrafter):
         output: PassOutput,
     ) -> None:
         """Collect the features of what was committed."""
-        features = output.hidden if output.taps is None else output.taps.flatten(1)
+        features = output.hidden if output.taps is None else output.taps
         assert features is not None, "features were asked for"
         self.reader.observe(requests, verdicts, batch.starts, features)
 

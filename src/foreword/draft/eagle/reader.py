@@ -27,6 +27,21 @@ from foreword.tree.pack import pack
 from foreword.verify.verdict import Verdict
 
 CHUNK = 512  # most pairs read in one pass, and most features kept unread
+_FEW = 16  # rows that may hold on to the features of their whole pass
+
+
+@dataclass(frozen=True, eq=False)
+class _Piece:
+    """Features of a committed path, still among those of its pass: while drafting is off this is all that a step costs."""
+
+    features: Tensor  # (nodes, ...) of the whole pass
+    start: int
+    path: Sequence[int]
+
+    def rows(self) -> Float[Tensor, "n width"]:
+        """The path's features alone."""
+        rows = _rows(self.features, self.start, self.path)
+        return rows.flatten(1)
 
 
 @dataclass(eq=False)
@@ -36,7 +51,7 @@ class _Place:
     slot: int
     num_seen: int = 0  # positions whose feature came by
     num_read: int = 0  # pairs in the cache
-    features: list[Tensor] = field(default_factory=list)  # of positions [num_read, num_seen), in pieces
+    features: list["Tensor | _Piece"] = field(default_factory=list)  # of positions [num_read, num_seen)
     is_over: bool = False  # nothing is drafted any more: a feature is missing, or the layer's context has ended
     first: int = 0  # in the last pass: the row of its first node that may be read again
     num_known: int = 0  # such nodes
@@ -75,7 +90,7 @@ class EagleReader:
         requests: Sequence[RequestView],
         verdicts: Sequence[Verdict],
         starts: Sequence[int],
-        features: Float[Tensor, "nodes width"],
+        features: Float[Tensor, "nodes ..."],
     ) -> None:
         """Keep the features of what was committed; where many wait (a prompt is being read), read them."""
         for request, verdict, start in zip(requests, verdicts, starts, strict=False):
@@ -88,7 +103,8 @@ class EagleReader:
             if len(verdict.path) < num_new or request.kv_len > self._context_len:
                 place.is_over, place.features = True, []
                 continue
-            place.features.append(_rows(features, start, verdict.path[:num_new]))
+            piece = _Piece(features, start, verdict.path[:num_new])
+            place.features.append(piece if num_new <= _FEW else piece.rows())
             place.num_seen = request.kv_len
             while place.num_seen - place.num_read > CHUNK:
                 self._read_ahead(request, place)
@@ -126,7 +142,7 @@ class EagleReader:
             self.cache.commit(place.slot, path)
             if is_first:
                 place.num_read += num_kept
-                place.features = [rest] if len(rest := place.features[0][num_kept:]) else []
+                place.features = [rest] if len(rest := _read(place.features)[num_kept:]) else []
             place.first, place.num_known = start + num_kept, tree.num_nodes - num_kept
             start += tree.num_nodes
         return output
@@ -144,8 +160,8 @@ class EagleReader:
 
     def _first_inputs(self, places: Sequence[_Place], trees: Sequence[DraftTree]) -> Float[Tensor, "nodes hidden"]:
         for place in places:
-            place.features = [_joined(place.features)]
-        features = _joined([place.features[0] for place in places])
+            place.features = [_read(place.features)]
+        features = _joined([_read(place.features) for place in places])
         return self.fusion.begin(features, [token for tree in trees for token in tree.token_ids])
 
     def _next_inputs(self, places: Sequence[_Place], trees: Sequence[DraftTree]) -> Float[Tensor, "nodes hidden"]:
@@ -166,7 +182,7 @@ class EagleReader:
 
     def _read_ahead(self, request: RequestView, place: _Place) -> None:
         """Read a chunk of the pairs that wait; nothing is guessed."""
-        features = _joined(place.features)
+        features = _read(place.features)
         token_ids = request.token_ids[place.num_read + 1 : place.num_read + 1 + CHUNK]
         inputs = self.fusion.begin(features[:CHUNK], token_ids)
         self._forward([place], [DraftTree.chain(token_ids)], inputs, Need())
@@ -188,12 +204,16 @@ def _asked(need: Need) -> dict[str, object]:
     return {"hidden": True} if need.hidden else {"taps": need.taps}
 
 
-def _rows(features: Float[Tensor, "nodes width"], start: int, path: Sequence[int]) -> Float[Tensor, "n width"]:
-    """A copy of a path's rows: the pass's own memory is not kept."""
+def _rows(features: Float[Tensor, "nodes ..."], start: int, path: Sequence[int]) -> Float[Tensor, "n ..."]:
+    """A copy of a path's rows."""
     first, end = start + path[0], start + path[-1] + 1
     if end - first == len(path):
         return features[first:end].clone()
     return features[torch.tensor([start + node for node in path], device=features.device)]
+
+
+def _read(pieces: Sequence[Tensor | _Piece]) -> Float[Tensor, "n width"]:
+    return _joined([piece.rows() if isinstance(piece, _Piece) else piece for piece in pieces])
 
 
 def _joined(pieces: Sequence[Tensor]) -> Tensor:
