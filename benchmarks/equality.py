@@ -18,7 +18,7 @@ from foreword.engine.llm import LLM, load_model
 from foreword.engine.result import Result
 from foreword.sampling.params import SamplingParams
 
-TRAINED = ("eagle", "eagle2", "eagle3")
+TRAINED = ("medusa2", "eagle", "eagle2", "eagle3")
 DTYPES = {"native": "int8", "torch": "float32"}
 MODES = {"greedy": {}, "sampled": {"temperature": 0.8, "seed": 11}}
 

@@ -21,6 +21,7 @@ from typing import Any, final
 
 from foreword.adapt.controller import AdaptiveController
 from foreword.adapt.cost import costs_of
+from foreword.bench.intervals import ratio_of
 from foreword.draft.base import BaseDrafter, Plan, RequestView, known_ids
 from foreword.engine.engine import Engine
 from foreword.engine.llm import LLM, LoadedModel, load_model
@@ -29,7 +30,6 @@ from foreword.engine.step import StepParts
 from foreword.sampling.params import SamplingParams
 from foreword.target.target import Target
 from foreword.tree.draft_tree import DraftTree
-from foreword.tune.interval import ratio_of
 from foreword.tune.prompts import PROMPTS
 from foreword.verify.base import make_verifier
 

@@ -251,15 +251,14 @@ def parse_draft_config(options: Mapping[str, Any], default_method: str = DraftCo
 
 
 def draft_config(
-    drafter: str | DraftConfig | Mapping[str, Any] | None,
+    drafter: str | DraftConfig | Mapping[str, Any],
     num_speculative_tokens: int | None = None,
     default_method: str = DraftConfig.method,
 ) -> DraftConfig:
-    """Settings from NAME, NAME=PATH, several of them joined by commas, a mapping, or settings; None: the default's.
+    """Settings from NAME, NAME=PATH, several of them joined by commas, a mapping, or settings.
 
     `num_speculative_tokens` wins where given, `default_method` where no method is named.
     """
-    drafter = {} if drafter is None else drafter
     if isinstance(drafter, str) and "," in drafter:
         config = DraftConfig(method=drafter)
     elif isinstance(drafter, str):

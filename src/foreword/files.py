@@ -6,7 +6,8 @@ file take turns at a lock; the second finds it there.
 
 import contextlib
 import os
-import tempfile
+import secrets
+import stat
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
@@ -29,15 +30,19 @@ def locked(path: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def whole_file(path: Path) -> Iterator[IO[bytes]]:
-    """A file to write that appears as `path` only when the block ends without an error."""
+    """A file to write that appears as `path` only when the block ends without an error.
+
+    Who may read it is as `open` has it: by the umask, or as it was where it replaces a file.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(prefix=path.name + ".", suffix=PART_SUFFIX, dir=path.parent)
-    part = Path(name)
+    part = path.with_name(f"{path.name}.{secrets.token_hex(8)}{PART_SUFFIX}")
     try:
-        with os.fdopen(handle, "wb") as file:
+        with part.open("xb") as file:
             yield file
             file.flush()
             os.fsync(file.fileno())
+        if path.exists():
+            part.chmod(stat.S_IMODE(path.stat().st_mode))
         part.replace(path)
     finally:
         part.unlink(missing_ok=True)

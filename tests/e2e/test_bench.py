@@ -50,6 +50,31 @@ def test_a_whole_benchmark(model, questions, tmp_path, capsys):
     assert len(load_result(out).runs) == len(data["runs"])
 
 
+def test_a_profile_is_measured_beside_the_others(model, questions, tmp_path, capsys):
+    profile, out = tmp_path / "p.json", tmp_path / "out.json"
+    tuning = ["--max-tokens", "8", "--drafters", "suffix", "--time-budget", "1s", "--out", str(profile)]
+    assert main(["tune", "--model", model, "--runtime", "torch", *tuning]) == 0
+    facts = json.loads(profile.read_text())
+    facts["drafter"] = {"method": "suffix", "num_speculative_tokens": 5}
+    profile.write_text(json.dumps(facts))
+    options = ["--prompts", str(questions), "--limit", "1", "--drafters", "ngram", "--json", str(out)]
+    assert run(model, *options, "--profile", str(profile)) == 0
+    data = json.loads(out.read_text())
+    assert [row["label"] for row in data["summary"]["modes"][0]["rows"]] == ["none", "ngram", "profile"]
+    assert (data["methods"]["profile"]["drafter"], data["methods"]["profile"]["num_speculative_tokens"]) == (
+        "suffix",
+        5,
+    )
+    assert str(tmp_path) not in out.read_text(), "no path of this machine"
+    facts["drafter"]["num_speculative_tokens"] = 6
+    profile.write_text(json.dumps(facts))
+    capsys.readouterr()
+    assert run(model, *options, "--profile", str(profile), "--resume") == 2
+    assert "profile_sha256" in capsys.readouterr().err
+    assert run(model, "--prompts", str(questions), "--drafters", "profile") == 2
+    assert "give the file with --profile FILE" in capsys.readouterr().err
+
+
 def test_a_stopped_result_is_not_written_over(model, questions, tmp_path, capsys):
     out = tmp_path / "out.json"
     options = ["--prompts", str(questions), "--limit", "1", "--drafters", "ngram", "--json", str(out)]

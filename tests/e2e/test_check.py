@@ -42,9 +42,10 @@ def run(tiny, cache, tmp_path, monkeypatch, capsys):
     prompts = tmp_path / "prompts.jsonl"
     prompts.write_text("".join(json.dumps(line) + "\n" for line in LINES))
 
-    def run(*arguments, has_file=True):
+    def run(*arguments, has_file=True, drafter=("--drafter", "ngram")):
         file = ["--prompts", str(prompts)] if has_file else []
         options = ["--model", str(tiny), "--runtime", "torch", "--max-tokens", str(NUM_TOKENS), "--seed", "5", *file]
+        options += [] if "--drafter" in arguments or "--speculative-config" in arguments else drafter
         code = main(["check", *options, *map(str, arguments)])
         captured = capsys.readouterr()
         return code, captured.out, captured.err
@@ -64,6 +65,14 @@ def test_the_same_tokens_are_exit_code_0(run):
     assert out.splitlines()[-1] == "same tokens: yes (4 answers, 64 tokens)"
     for text in ("seed 5", "greedy", "temperature 0.8", "rule match promises the very tokens"):
         assert text in out
+
+
+def test_by_default_the_drafter_is_the_one_that_generate_uses(run):
+    code, out, _ = run("--json", "--limit", 1, drafter=())
+    data = json.loads(out)
+    assert (code, data["same_tokens"], data["provenance"]["drafter"]["method"]) == (0, True, "auto")
+    _, out, _ = run("--json", "--limit", 1, "--verifier", "rejection", drafter=())
+    assert json.loads(out)["provenance"]["drafter"]["method"] == "ngram"
 
 
 def test_json_is_one_object_that_says_what_was_run(run):

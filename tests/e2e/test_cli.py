@@ -77,7 +77,7 @@ def test_json_lines_have_exactly_the_keys_of_the_contract(run, prompts):
         assert line["tokens_per_step"] == pytest.approx(23 / line["steps"])
         assert line["accepted_tokens"] <= line["drafted_tokens"]
         assert line["decode_tok_per_s"] == pytest.approx(23 / line["decode_s"])
-        assert (line["runtime"], line["dtype"], line["drafter"], line["seed"]) == ("torch", "float32", "ngram", 5)
+        assert (line["runtime"], line["dtype"], line["drafter"], line["seed"]) == ("torch", "float32", "auto", 5)
     assert lines[2]["prompt_tokens"] == 7
     assert err == "", "progress bars are for terminals"
 
@@ -111,7 +111,7 @@ def test_text_for_people_streams_to_stdout_and_figures_to_stderr(run):
         code, out, err = run(*options, "--batch-size", batch_size)
         assert (code, out) == (0, text + "\n")
         assert "20 tokens" in err
-        assert "drafter ngram, seed 1" in err
+        assert "drafter auto, seed 1" in err
 
 
 def test_a_prompt_is_a_chat_turn_unless_raw(run):

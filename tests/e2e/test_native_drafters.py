@@ -3,7 +3,7 @@
 import pytest
 
 from foreword.bench.soak import soak, soak_prompts
-from foreword.draft.registry import DRAFTERS
+from foreword.draft.registry import WITHOUT_WEIGHTS
 from foreword.engine.llm import LLM
 from foreword.sampling.params import SamplingParams
 
@@ -25,9 +25,7 @@ OPTIONS = {
     "truncated": {"temperature": 1.0, "top_p": 0.9, "top_k": 40, "seed": 6},
     "penalties": {"temperature": 0.7, "seed": 7, "repetition_penalty": 1.1, "frequency_penalty": 0.2},
 }
-CONFIGS = {
-    name: {"method": name} for name in DRAFTERS if name not in ("none", "draft_model", "eagle", "eagle2", "eagle3")
-}
+CONFIGS = {name: {"method": name} for name in WITHOUT_WEIGHTS if name != "none"}  # the others need networks
 
 
 @pytest.fixture(scope="module")

@@ -119,6 +119,28 @@ def test_kept_costs_serve_until_they_are_wrong(tmp_path, monkeypatch):
     assert kept_costs(path, ToyDecoder()) is steady
 
 
+def test_a_slow_model_is_looked_at_briefly(tmp_path, monkeypatch):
+    """A pass of 2 s: a full look would be 48 of them, and as many of the long context's 512 tokens."""
+    looks = []
+
+    def slow_passes(decoder, widths, contexts, rounds, **_):
+        looks.append(len(widths) * len(contexts) * (1 + rounds[0]))
+        return {(n, c): 200 * costs().seconds([n], [c]) for n in widths for c in contexts}
+
+    monkeypatch.setattr(cost, "time_passes", slow_passes)
+    found = kept_costs(tmp_path / "costs.json", ToyDecoder())
+    assert sum(looks) <= 8
+    assert found.seconds([1], [32]) == pytest.approx(2.0, rel=0.01)
+    assert found.seconds([16], [32]) > found.seconds([4], [32]) > 2.0
+    looks.clear()
+    assert kept_costs(tmp_path / "costs.json", ToyDecoder()) == found
+    assert sum(looks) <= 2
+
+
+def test_costs_of_a_model_with_a_tiny_context():
+    assert max(measure_costs(ToyDecoder(8, context_len=12)).widths) < 12
+
+
 def brute_force(chances, first, contexts, c, rate):
     """The best closed set of nodes over all subsets."""
     pool = [(r, n) for r, own in enumerate(chances) for n in range(first[r], len(own))]
@@ -316,6 +338,7 @@ def test_ended_requests_are_forgotten():
 
 
 def test_costs_serve_where_nothing_can_be_written(tmp_path, caplog):
+    caplog.set_level("INFO", logger="foreword")
     (tmp_path / "file").write_text("")
     assert kept_costs(tmp_path / "file" / "costs.json", ToyDecoder()).widths == list(WIDTHS)
     assert "could not be kept" in caplog.text

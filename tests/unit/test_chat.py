@@ -96,7 +96,7 @@ def test_each_question_is_asked_with_the_conversation_so_far(llm, capsys):
     captured = capsys.readouterr()
     assert captured.out == f"{first}\n{second}\n"
     assert captured.err.count("12 tokens, ") == 2
-    assert "drafter ngram, cut off at --max-tokens 12" in captured.err
+    assert "drafter auto, cut off at --max-tokens 12" in captured.err
 
 
 def test_commands(llm, capsys):

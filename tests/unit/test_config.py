@@ -12,7 +12,7 @@ def test_the_spelling_of_other_engines():
         method="ngram", num_speculative_tokens=5, prompt_lookup_max=4, prompt_lookup_min=2
     )
     assert parse_draft_config({"prompt_lookup_num_tokens": 10, "max_matching_ngram_size": 2}) == DraftConfig(
-        num_speculative_tokens=10, prompt_lookup_max=2
+        method="ngram", num_speculative_tokens=10, prompt_lookup_max=2
     )
     assert draft_config("draft_model=some/folder", 3) == DraftConfig(
         method="draft_model", model="some/folder", num_speculative_tokens=3

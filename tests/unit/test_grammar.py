@@ -210,6 +210,29 @@ def test_a_grammar_that_cannot_be_compiled_is_named(grammar, message):
         toy_llm(DECODER, TOKENIZER).generate([PROMPT], SamplingParams(grammar=grammar))
 
 
+TOO_MUCH = {
+    "(((": "the regex of the grammar cannot be used: unclosed group",
+    "((" * 3000 + "a" + "))" * 3000: "the regex of the grammar cannot be used: exceed the maximum number of nested",
+    "(?=a)b": "the regex of the grammar cannot be used: look-around",
+    "(a|aa|aaa){1,500}" * 400: "the grammar cannot be followed: lexer error: too many .*; give a smaller one",
+}
+
+
+def follow(grammar: Grammar, text: str) -> None:
+    used, path = walker(grammar), TOKENIZER.encode(text)
+    for num in range(len(path) + 1):
+        used.allowed(path[:num])
+
+
+@pytest.mark.parametrize("pattern", TOO_MUCH, ids=["open", "deep", "look-around", "huge"])
+def test_a_regex_that_is_too_much_is_one_short_line(pattern, capfd):
+    with pytest.raises(ConfigError, match=TOO_MUCH[pattern]) as caught:
+        follow(Grammar.regex(pattern), "aa")
+    assert "\n" not in str(caught.value)
+    assert len(str(caught.value)) < 300
+    assert capfd.readouterr() == ("", "")
+
+
 def test_wrong_sources_are_refused():
     with pytest.raises(ConfigError, match="is no JSON"):
         Grammar.json_schema("{")

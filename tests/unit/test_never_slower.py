@@ -11,6 +11,7 @@ import pytest
 from benchmarks.never_slower import WrongDrafter, never_said, random_words
 from foreword.adapt.controller import AdaptiveController
 from foreword.adapt.cost import PassCosts
+from foreword.bench.intervals import ratio_of, ratio_of_rates
 from foreword.config import DraftConfig
 from foreword.draft.none import NoDrafter
 from foreword.draft.recycling import RecyclingDrafter
@@ -21,7 +22,6 @@ from foreword.engine.engine import Engine
 from foreword.engine.step import StepParts
 from foreword.sampling.params import SamplingParams
 from foreword.target.target import Target
-from foreword.tune.interval import ratio_of
 from foreword.verify.base import Matching
 from tests.support.toy_decoder import ToyDecoder
 from tests.support.toy_engine import run
@@ -255,4 +255,8 @@ def test_the_interval_of_a_ratio_covers_it():
         assert found.low <= found.value <= found.high
         covered += found.low <= 1.3 <= found.high
     assert covered >= 51, "95 % intervals"
-    assert ratio_of([(2.0, 1.0)]).low == 0.0
+    alone = ratio_of([(2.0, 1.0)])
+    assert (alone.value, alone.low, alone.high) == (2.0, 0.0, float("inf"))
+    pairs = [(3.0, 2.0), (1.0, 1.0), (5.0, 2.5)]
+    both = ratio_of_rates([1.0] * 3, [p for _, p in pairs], [1.0] * 3, [p for p, _ in pairs])
+    assert (both.low, both.high) == (ratio_of(pairs).low, ratio_of(pairs).high), "the same drawings everywhere"

@@ -196,4 +196,4 @@ def test_options_leave_the_drafter_to_the_profile(tmp_path):
         "profile": tmp_path,
         "drafter": None,
     }
-    assert opt.draft_options(None, None, None)["drafter"] == DraftConfig.method
+    assert opt.draft_options(None, None, None)["drafter"] is None, "the default is the model's to choose"

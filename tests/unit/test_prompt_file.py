@@ -41,6 +41,18 @@ def test_line_separators_inside_a_text_do_not_end_the_line(tmp_path):
     assert [line.prompt for line in read_prompts(path)] == ["one\u2028two\x85three", "x"]
 
 
+def test_a_reference_that_is_no_text_is_said_once(tmp_path, capsys):
+    lines = ({"prompt": "a", "reference": "text"}, {"prompt": "b", "reference": ["c"]}, {"prompt": "d", "reference": 5})
+    path = write(tmp_path, *lines, {"prompt": "e", "reference": None})
+    assert [line.reference for line in read_prompts(path)] == ["text", None, None, None]
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.count("\n") == 1
+    assert 'line 2: reference is ["c"], which is no text and is left out, as in 1 more' in err
+    read_prompts(path, limit=1)
+    assert capsys.readouterr().err == ""
+
+
 BAD_LINES = {
     "{": "line 2 is not JSON: .* at column",
     "[1]": "line 2 is not a JSON object",

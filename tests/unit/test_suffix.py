@@ -221,7 +221,7 @@ def test_a_file_that_cannot_be_shortened_is_used_as_it_is(tmp_path, caplog, monk
     def refuse(*_, **__):
         raise PermissionError("no new file may be put into this folder")
 
-    monkeypatch.setattr("foreword.files.tempfile.mkstemp", refuse)
+    monkeypatch.setattr("foreword.files.secrets.token_hex", refuse)
     drafter = past_drafter(suffix_decoding_file=str(file))
     assert "cannot be shortened: " in caplog.text
     assert len(drafter.past) == 4

@@ -1,6 +1,8 @@
 """A training run: its data, its order, its breaks, its command."""
 
 import json
+import re
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,7 +19,9 @@ from foreword.sampling.params import SamplingParams
 from foreword.train import eagle3
 from foreword.train.batches import BatchOrder, Position, collate, places
 from foreword.train.features import Entry, FeatureStore, extract_features
-from foreword.train.loop import LoopOptions
+from foreword.train.loop import LoopOptions, Trainer
+from foreword.train.method import Losses, Measures
+from foreword.train.pays import Speeds, measure_speeds
 from foreword.train.self_distill import (
     HELD_OUT,
     Answer,
@@ -28,7 +32,7 @@ from foreword.train.self_distill import (
     self_distill,
     split_of,
 )
-from foreword.train.session import METHODS, target_tables, train
+from foreword.train.session import METHODS, live_prompts, target_tables, train
 from foreword.train.settings import TrainSettings
 from foreword.train.simulate import measure, tokens_per_step
 from foreword.train.vocabulary import count_draft_vocab, draft_ids, vocab_maps
@@ -324,12 +328,16 @@ def test_the_command_leaves_a_drafter_with_its_card(tmp_path, capsys, wide_split
     assert "the model answers the prompts" in err
     assert "tokens a step on held-out prompts" in err
     assert "by the verifier" in err
+    assert re.search(r"on this machine held-out answers come \d+\.\d\d times as fast with it", err)
     assert {"config.json", "model.safetensors", "README.md", "curve.json", "curve.svg"} <= {
         p.name for p in out.iterdir()
     }
     card = (out / "README.md").read_text()
     assert "| mine | CC0 |" in card
     assert json.loads((out / "curve.json").read_text())[-1]["step"] > 0
+    times = json.loads((out / "resume" / "times.json").read_text())
+    assert set(times) == {"loading", "answers", "features"}
+    assert times["loading"] > 0, "loading belongs to the budget"
 
 
 @pytest.mark.parametrize(
@@ -354,12 +362,95 @@ def test_mistakes_are_one_line(change, message, tmp_path, capsys):
     assert message in capsys.readouterr().err
 
 
-def test_a_folder_that_cannot_be_made_is_one_line(tmp_path, capsys):
+def ids_of(split: str) -> list[str]:
+    return [name for name in (f"p/{i}" for i in range(400)) if split_of(name, 0.03) == split]
+
+
+@pytest.mark.parametrize(("split", "counts"), [("train", "of 5 prompts 0 are"), ("held_out", "of 5 prompts 5 are")])
+def test_prompts_on_one_side_alone_are_refused_before_any_answer(split, counts, tmp_path, capsys):
+    from foreword.cli.main import main
+
+    model, prompts = write_tiny_chat(tmp_path), tmp_path / "p.jsonl"
+    lines = [json.dumps({"id": name, "prompt": "a"}) + "\n" for name in ids_of(split)[:5]]
+    prompts.write_text("".join(lines))
+    command = ["train", "eagle3", "--model", str(model), "--runtime", "torch", "--prompts", str(prompts)]
+    assert main([*command, "--out", str(tmp_path / "out")]) == 2
+    err = capsys.readouterr().err
+    assert f"error: {counts} held out to measure on (3%, chosen by their ids)" in err
+    assert "give more prompts, 134 are nearly always enough" in err
+    assert not (tmp_path / "out").exists()
+
+
+def test_few_tokens_are_answered_on_until_both_sides_have_an_answer(llm, questions, tmp_path):
+    options = DistillOptions(num_tokens=1, max_new_tokens=12, held_out=0.4)
+    answers = self_distill(llm, questions, AnswerStore(tmp_path), options, nothing)
+    assert any(a.split == "train" for a in answers)
+    assert any(a.split == "held_out" and a.temperature == 0 for a in answers)
+
+
+def test_features_stop_at_the_deadline_and_go_on_later(llm, data, tmp_path, monkeypatch):
+    _, answers, _ = data
+    monkeypatch.setattr("foreword.train.features._ROWS", 1)  # one answer a pass
+    store = FeatureStore(tmp_path, (1, 2), llm.model.decoder.spec.hidden_size)
+    store.begin({"model_fingerprint": llm.model.checkpoint.fingerprint, "dtype": llm.model.choice.dtype})
+    extract_features(llm.model.decoder, answers, store, nothing, deadline_s=0.0)
+    entries = store.entries
+    assert 2 <= len(entries) < len(answers)
+    assert {entry.split for entry in entries} == {"train", "held_out"}
+    monkeypatch.undo()
+    extract_features(llm.model.decoder, answers, store, nothing)
+    assert len(store.entries) == len(answers)
+
+
+class SlowMethod:
+    """Costs time and learns nothing: `step_s` a batch, `eval_s` a measurement."""
+
+    def __init__(self, step_s: float, eval_s: float) -> None:
+        self.module, self.step_s, self.eval_s, self.num_evals = torch.nn.Linear(1, 1), step_s, eval_s, 0
+
+    def loss(self, batch):
+        time.sleep(self.step_s)
+        return Losses(self.module(torch.zeros(1)).sum(), [0], [1])
+
+    def evaluate(self, batches):
+        time.sleep(self.eval_s)
+        self.num_evals += 1
+        return Measures([0.0], 1.0)
+
+
+@pytest.mark.parametrize("eval_every_s", [1e9, 0.4])
+def test_a_run_ends_within_its_budget_measured(data, tmp_path, eval_every_s):
+    """With room kept for the last measurement, and with neither a step nor a measurement begun that would not fit."""
+    method = SlowMethod(0.05, 0.3)
+    options = LoopOptions(time_budget_s=1.5, reserve_s=0.6, eval_every_s=eval_every_s, batch_tokens=48)
+    begun_s = time.perf_counter()
+    progress = Trainer(method, data[2], options, tmp_path, {}, lambda s: None, lambda m, p: None).run()
+    took_s = time.perf_counter() - begun_s
+    assert progress.step > 3
+    assert method.num_evals >= 1
+    assert took_s < 1.5
+
+
+def test_an_answer_says_whether_the_drafter_pays(llm, data, tmp_path):
+    from foreword.cli.train_report import speeds_text
+
+    assert "0.80 times as fast" in speeds_text(Speeds(100.0, 80.0, 3), "eagle3=x")
+    assert "does not pay here yet" in speeds_text(Speeds(100.0, 80.0, 3), "eagle3=x")
+    assert speeds_text(Speeds(100.0, 130.0, 3), "eagle3=x").endswith(": it pays")
+    prompts = live_prompts(data[1])
+    found = measure_speeds(llm.model, "ngram", tmp_path, prompts, 8, 60.0)
+    assert found is None, "a drafter that cannot be served is none to time"
+    found = measure_speeds(llm.model, "synthetic", Path("0.7"), prompts, 8, 0.0)
+    assert found is not None
+    assert (found.num_prompts, found.ratio > 0) == (1, True)
+
+
+def test_a_folder_that_cannot_be_made_is_one_line(tmp_path, capsys, wide_split):
     from foreword.cli.main import main
 
     model = write_tiny_chat(tmp_path / "model")
     prompts = tmp_path / "p.jsonl"
-    prompts.write_text('{"prompt": "a"}\n')
+    prompts.write_text('{"prompt": "a"}\n' * 12)
     out = prompts / "out"  # below a file
     command = ["train", "eagle3", "--model", str(model), "--runtime", "torch", "--prompts", str(prompts)]
     assert main([*command, "--out", str(out), "--time-budget", "2s"]) == 2

@@ -31,6 +31,7 @@ _CHEAP = 0.08  # of a plain pass: up to here the ledger alone says when to stop 
 _HORIZON = 64  # plain steps that a request may borrow against
 _READING = "off for this pass: it reads another request's prompt"
 _NOTHING = "nothing to propose"
+_BELIEVED, _FOLLOW = 1.25, 0.2  # how far a single pass may be off, and how fast that moves
 _TRIAL_STEPS = 16  # drafts before asking can count as not paying
 
 
@@ -89,6 +90,7 @@ class AdaptiveController:
         self._all = Ledger()  # of all requests together
         # Of the last steps, older ones counting less: tokens emitted, and those of plain steps in the same time.
         self._tokens = self._plain_tokens = 0.0
+        self._lately = 1.0  # times what passes with drafted nodes should take, smoothed
         self._host_s = 0.0  # of a plain step, beside drafter and target, smoothed
 
     def plan(self, requests: Sequence[Request]) -> list[Plan]:
@@ -186,18 +188,21 @@ class AdaptiveController:
             host_s = max(times.total_s - times.draft_s - times.target_s, 0.0)
             self._host_s += _SMOOTH * (host_s - self._host_s) if self._host_s else host_s
         self.costs.refine(sizes, contexts, times.target_s)
-        plain_s = self.costs.seconds([tree.num_known for tree in record.trees], contexts) + self._host_s
+        plain_pass_s = self.costs.seconds([tree.num_known for tree in record.trees], contexts)
+        plain_s = plain_pass_s + self._host_s
+        pass_s = self._pass_s(sizes, contexts, times.target_s) if any(drafted) else plain_pass_s
+        step_s = pass_s + self._host_s + times.draft_s
         if any(plan.num_nodes > 0 for plan in record.plans):
             self._draft_s += _SMOOTH * (times.draft_s - self._draft_s)
         self._tokens = _REMEMBER * self._tokens + sum(record.num_emitted)
-        self._plain_tokens = _REMEMBER * self._plain_tokens + len(requests) * times.total_s / plain_s
+        self._plain_tokens = _REMEMBER * self._plain_tokens + len(requests) * step_s / plain_s
         for request, plan, tree, verdict, emitted, taken_s in zip(
             requests,
             record.plans,
             record.trees,
             record.verdicts,
             record.num_emitted,
-            charges(drafted, plain_s, times.total_s),
+            charges(drafted, plain_s, step_s),
             strict=True,
         ):
             book = self._book(request)
@@ -208,6 +213,16 @@ class AdaptiveController:
             book.ledger.add(emitted, plain_s, taken_s)
             self._all.add(emitted, plain_s, taken_s)
             book.count_step(tree.num_drafted, plan.num_nodes > 0, emitted * plain_s - taken_s)
+
+    def _pass_s(self, sizes: Sequence[int], contexts: Sequence[int], taken_s: float) -> float:
+        """What a pass with drafted nodes took, less the machine's moods, which are nobody's loss.
+
+        One pass is believed only near what such passes have taken lately, in times of what they should; where several agree, so be it.
+        """
+        usual_s = self.costs.seconds(sizes, contexts)
+        believed = min(max(taken_s / usual_s, self._lately / _BELIEVED), self._lately * _BELIEVED)
+        self._lately += _FOLLOW * (taken_s / usual_s - self._lately)
+        return usual_s * believed
 
     def _judge(self, book: _Book, tree: DraftTree, verdict: Verdict) -> None:
         """What became of the guesses corrects their chances."""

@@ -4,6 +4,7 @@
     eagle3=PATH         with weights
     suffix@16           with at most 16 drafted tokens a step
     suffix+eagle3       several, the first worthwhile one drafts (commas separate cells)
+    profile             what `foreword tune` wrote to the file in --profile
     synthetic=0.7       drafts the plain answer, each token right with chance 0.7
 
 Every mode has a baseline: no drafter, rule match.
@@ -21,7 +22,7 @@ from foreword.verify.base import Verifier, make_verifier
 
 # What may be asked of the tokens: those of plain decoding; only their probabilities; nothing.
 Promise = Literal["tokens", "law", "nothing"]
-PLAIN, MATCH = "none", "match"
+PLAIN, MATCH, PROFILE = "none", "match", "profile"
 _SIZE = re.compile(r"^(.+)@(\d+)$")
 _JOINT = re.compile(rf"\+(?=(?:{'|'.join(DRAFTERS)})(?:[=+]|$))")
 
@@ -72,7 +73,10 @@ class Cell:
 def make_cells(
     drafters: Sequence[str], verifiers: Sequence[str], temperatures: Sequence[float], batch_sizes: Sequence[int]
 ) -> list[Cell]:
-    """All of them, each mode's baseline first. `ConfigError` for unknown names, and for two cells of the same name."""
+    """All of them, each mode's baseline first. `ConfigError` for unknown names, and for two cells of the same name.
+
+    The profile, where there is one, is named `PROFILE`.
+    """
     cells: list[Cell] = []
     rules = {name: make_verifier(name) for name in verifiers}
     chosen = [_parse(text) for text in drafters]
@@ -90,7 +94,9 @@ def make_cells(
 
 
 def _parse(text: str) -> tuple[str, int | None]:
-    """A drafter as LLM takes it, and its most drafted tokens."""
+    """A drafter as LLM takes it (or the profile), and its most drafted tokens."""
+    if text == PROFILE:
+        return PROFILE, None
     found = _SIZE.match(text)
     name, size = (found[1], int(found[2])) if found else (text, None)
     parts = _JOINT.split(name)  # not every plus sign: paths may hold one
@@ -108,6 +114,8 @@ def _promise(rule: Verifier, mode: Mode) -> Promise:
 
 
 def _bare(part: str) -> str:
-    """A drafter's name without a path; what synthetic is set to stays."""
+    """A drafter's name without a path; what synthetic is set to stays, and medusa2 says that all is of a tuned target."""
     name, _, path = part.partition("=")
+    if name == "medusa2":
+        return "medusa2 (tuned target)"
     return part if name == "synthetic" and path else name

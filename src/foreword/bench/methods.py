@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from foreword.checkpoint.trained import trained_drafter
+from foreword.draft.medusa import tuned
 from foreword.engine.llm import LLM
 
 # What a method needs besides the target, and the text or machine that it is good for.
@@ -55,6 +56,8 @@ def _parts(llm: LLM) -> list[tuple[str, str | None]]:
 def _weights(llm: LLM, part: tuple[str, str | None]) -> Path | None:
     """Where a drafter's own weights lie; None where it has none here."""
     name, path = part
+    if name == tuned.METHOD:  # beside no other model than the one that was tuned with them
+        return tuned.heads_folder(path or getattr(llm.model.checkpoint, "path", ""))
     if path is not None:
         return Path(path) if Path(path).exists() else None
     fingerprint = getattr(llm.model.checkpoint, "fingerprint", None)

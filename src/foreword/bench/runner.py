@@ -8,10 +8,11 @@ explains is not run again.
 """
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
-from foreword.bench.cells import MATCH, Cell, Mode
+from foreword.bench.cells import MATCH, PROFILE, Cell, Mode
 from foreword.bench.differences import all_differences
 from foreword.bench.fidelity import Difference
 from foreword.bench.methods import method_facts
@@ -32,15 +33,11 @@ SYNTHETIC = "synthetic"
 MakeLLM = Callable[[LoadedModel, Cell], LLM]
 
 
-def make_llm(model: LoadedModel, cell: Cell) -> LLM:
-    """The engine of a cell, over the model that all share."""
-    return LLM(
-        model,
-        cell.drafter,
-        num_speculative_tokens=cell.num_speculative_tokens,
-        verifier=cell.verifier,
-        batch_size=cell.mode.batch_size,
-    )
+def make_llm(model: LoadedModel, cell: Cell, tuned: Mapping[str, Any] | None = None) -> LLM:
+    """The engine of a cell, over the model that all share; `tuned` are the options of `LLM` in the cell of the profile."""
+    named = {"drafter": cell.drafter, "num_speculative_tokens": cell.num_speculative_tokens}
+    draft = tuned if tuned is not None and cell.drafter == PROFILE else named
+    return LLM(model, verifier=cell.verifier, batch_size=cell.mode.batch_size, **draft)
 
 
 @dataclass

@@ -96,6 +96,11 @@ class Tokenizer:
         return TextStream(self, skip_special_tokens)
 
     @property
+    def chat_template(self) -> str | None:
+        """The template's text, None when the model has none."""
+        return None if self._template is None else self._template.text
+
+    @property
     def has_chat_template(self) -> bool:
         """Whether conversations can be turned into a prompt."""
         return self._template is not None

@@ -11,11 +11,13 @@ from pathlib import Path
 
 from foreword.checkpoint.cache import cache_folder
 
+_SAME_FILES = {"eagle2": "eagle"}  # drafters that are served from what was trained as another
 _PACKAGE = Path(__file__).parents[1]
 
 
 def trained_drafter(method: str, target_fingerprint: str) -> Path | None:
     """The folder of a drafter of this method for this model; None where there is none."""
+    method = _SAME_FILES.get(method, method)
     for root in (cache_folder() / "checkpoints", _PACKAGE / "checkpoints", _PACKAGE.parents[1] / "checkpoints"):
         for card in sorted(root.glob("*/config.json")):
             if _belongs(card, method, target_fingerprint):

@@ -7,7 +7,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from foreword.cli import options as opt
-from foreword.cli.bench_run import begin, choose, encode, keep_unfinished, measure, resume_result, write_prompt_ids
+from foreword.cli.bench_run import (
+    Tuned,
+    begin,
+    choose,
+    encode,
+    keep_unfinished,
+    measure,
+    resume_result,
+    write_prompt_ids,
+)
 from foreword.cli.output import note
 from foreword.cli.prompt_file import read_prompts
 from foreword.errors import ConfigError
@@ -39,6 +48,7 @@ Drafters = Annotated[
 def bench(
     prompts: Files = None,
     drafters: Drafters = _DRAFTERS,
+    profile: opt.Profile = None,
     verifiers: Annotated[
         str, typer.Option(help=f"With commas between: {opt.VERIFIER_NAMES}.", rich_help_panel=_WHAT)
     ] = "match",
@@ -122,15 +132,16 @@ def bench(
     from foreword.bench.cells import make_cells
     from foreword.engine.llm import load_model
 
+    load_options: dict[str, Any] = {"runtime": runtime, "dtype": dtype, "kv_dtype": kv_dtype, "threads": threads}
+    tuned = Tuned(profile)
+    load_options = tuned.load_options(load_options)
     cells = make_cells(
-        _split("--drafters", drafters),
+        tuned.beside(_split("--drafters", drafters)),
         _split("--verifiers", verifiers),
         [_number("--temperatures", text, float, 0.0) for text in _split("--temperatures", temperatures)],
         [_number("--batch-sizes", text, int, 1) for text in _split("--batch-sizes", batch_sizes)],
     )
-    loaded = load_model(
-        model, runtime=runtime, dtype=dtype, kv_dtype=kv_dtype, threads=threads, show_progress=sys.stderr.isatty()
-    )
+    loaded = load_model(model, show_progress=sys.stderr.isatty(), **load_options)
     chosen = encode(loaded, lines)
     if write_prompts is not None:
         write_prompt_ids(write_prompts, chosen)
@@ -140,17 +151,18 @@ def bench(
         "repeats": repeats,
         "seed": seed,
         "ignore_eos": ignore_eos,
-        "threads": threads or _default_threads(),
+        "threads": load_options["threads"] or _default_threads(),
         "stratified": stratified,
         "drafters": drafters,
         "speed_of_light": speed_of_light,
+        **tuned.settings,
     }
     result = begin(loaded, files, chosen, cells, settings)
     if resume and json is not None and json.exists():
         result = resume_result(json, result)
     elif json is not None and json.exists():
         keep_unfinished(json)
-    measure(loaded, chosen, result, json)
+    measure(loaded, chosen, result, json, tuned.options)
     raise typer.Exit(_show(result, json, report, markdown, peers, peers_prompts))
 
 

@@ -1,9 +1,11 @@
 """The work of `foreword bench`: from lines of prompts to a measured result."""
 
 from collections.abc import Sequence
+from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from foreword.cli import options as opt
 from foreword.cli.output import note
 from foreword.cli.prompt_file import PromptLine
 from foreword.errors import ConfigError
@@ -12,6 +14,33 @@ if TYPE_CHECKING:
     from foreword.bench.results import BenchResult
     from foreword.bench.workloads import BenchPrompt
     from foreword.engine.llm import LoadedModel
+
+
+class Tuned:
+    """What `foreword tune` found, beside the named drafters; nothing where no file is given."""
+
+    def __init__(self, profile: Path | None) -> None:
+        self._profile = profile
+        self.options = None if profile is None else opt.draft_options(None, None, None, profile=profile)
+
+    def beside(self, named: list[str]) -> list[str]:
+        """The named drafters, and it."""
+        from foreword.bench.cells import PROFILE
+
+        if PROFILE in named:
+            raise ConfigError(f"--drafters names {PROFILE!r}, which is no drafter; give the file with --profile FILE")
+        return named if self._profile is None else [*named, PROFILE]
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """For the result: another file is another benchmark."""
+        return {} if self._profile is None else {"profile_sha256": sha256(self._profile.read_bytes()).hexdigest()}
+
+    def load_options(self, given: dict[str, Any]) -> dict[str, Any]:
+        """How the model is run: as asked for, else as the file says."""
+        from foreword.engine.profile_file import read_profile
+
+        return given if self._profile is None else read_profile(self._profile).load_options(given)
 
 
 def choose(lines: list[PromptLine], count: int | None, limit: int | None) -> list[PromptLine]:
@@ -101,9 +130,17 @@ def keep_unfinished(path: Path) -> None:
         raise ConfigError(f"{path} is a benchmark that was stopped: --resume goes on with it; delete it to begin anew")
 
 
-def measure(model: "LoadedModel", prompts: Sequence["BenchPrompt"], result: "BenchResult", json: Path | None) -> None:
-    """Everything that the result still lacks."""
-    from foreword.bench.runner import Runner
+def measure(
+    model: "LoadedModel",
+    prompts: Sequence["BenchPrompt"],
+    result: "BenchResult",
+    json: Path | None,
+    tuned: dict[str, Any] | None = None,
+) -> None:
+    """Everything that the result still lacks. `tuned` are options of `LLM` that bring a profile."""
+    from functools import partial
+
+    from foreword.bench.runner import Runner, make_llm
     from foreword.cli.bench_progress import progress
 
     def save() -> None:
@@ -113,7 +150,7 @@ def measure(model: "LoadedModel", prompts: Sequence["BenchPrompt"], result: "Ben
     if result.settings["speed_of_light"] and result.pass_cost is None:
         note("measuring what passes cost")
         result.pass_cost = _pass_cost(model, result.settings["threads"])
-    runner = Runner(model, prompts, result, save=save)
+    runner = Runner(model, prompts, result, save=save, make=partial(make_llm, tuned=tuned))
     with progress(runner.num_left) as advance:
         runner.on_run = advance
         runner.run()

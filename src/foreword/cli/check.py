@@ -100,7 +100,7 @@ def _chosen(draft: dict[str, Any]) -> "DraftConfig":
         return parse_draft_config(draft["speculative_config"])
     if draft["drafter"] is None and "profile" in draft:
         return read_profile(draft["profile"]).draft_config
-    return draft_config(draft["drafter"])
+    return draft_config(draft["drafter"] or {})
 
 
 def _prompts(llm: "LLM", lines: list[PromptLine] | None) -> list["Prompt"]:

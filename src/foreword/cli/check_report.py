@@ -102,7 +102,10 @@ class Report:
         if self.left_out is not None:
             yield self.left_out
         if not sum(result.stats.drafted_tokens for run in self.drafted for result in run.results):
-            yield "nothing was drafted, so this shows little: try other --prompts or more --max-tokens, or a drafter that asks less of them: --drafter ngram"
+            yield (
+                "nothing was drafted, so this shows little: try other --prompts, more --max-tokens, or a drafter that drafts "
+                "whether it pays or not, such as --drafter ngram"
+            )
 
     def _verdict(self) -> str:
         answers = sum(len(run.results) for run in self.drafted)

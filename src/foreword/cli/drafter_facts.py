@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from foreword.checkpoint.drafter_files import drafter_folder, open_tensors
 from foreword.checkpoint.hub import is_hub_name
+from foreword.checkpoint.json_file import read_json_if_any
 from foreword.errors import ForewordError
 
 if TYPE_CHECKING:
@@ -18,14 +19,17 @@ _WEIGHTS = (".pt", ".bin", ".safetensors")
 
 
 def drafter_kind(path: str) -> str | None:
-    """Medusa, eagle2 (which serves EAGLE-1 too) or eagle3; None for what is a model itself, or nothing at all."""
+    """Medusa, medusa2 (tuned with its target), eagle2 (serves EAGLE-1 too), eagle3, a draft model trained here; None for others."""
     from foreword.draft.medusa.files import FILES
+    from foreword.draft.trained_model import is_trained_model
 
     local = Path(path).expanduser()
     if local.is_file():
         return "medusa" if local.suffix in _WEIGHTS else None
     if not local.is_dir() and (local.exists() or not is_hub_name(path)):
         return None
+    if is_trained_model(local):
+        return "draft_model"
     try:
         names = set(open_tensors(drafter_folder(path, FILES), FILES)[1])
     except ForewordError:
@@ -35,15 +39,21 @@ def drafter_kind(path: str) -> str | None:
     is_medusa = any(
         name.startswith(("medusa_head.", "medusa_heads.", "blocks.", "0.0.linear.", "hydra_")) for name in names
     )
-    return "medusa" if is_medusa else None
+    if not is_medusa:
+        return None
+    return (
+        "medusa2"
+        if (read_json_if_any(local / "config.json").get("foreword") or {}).get("method") == "medusa2"
+        else "medusa"
+    )
 
 
 def drafter_facts(kind: str, path: str) -> dict[str, Any]:
     """What the files hold, ready for JSON. Sizes in bytes. Errors of opening them pass through."""
-    if kind == "medusa":
+    if kind in ("medusa", "medusa2"):
         from foreword.draft.medusa.files import open_heads
 
-        return {**_medusa_facts(open_heads(path)), "path": path}
+        return {**_medusa_facts(open_heads(path)), "drafter": kind, "path": path}
     if kind == "draft_model":
         return {**_model_facts(path), "path": path}
     from foreword.draft.eagle.files import EagleFiles
@@ -141,7 +151,7 @@ def _eagle_facts(kind: str, files: "EagleFiles") -> dict[str, Any]:
         "num_heads": inner.get("num_attention_heads"),
         "fc": list(files.tensor("fc.weight").shape),
         "vocab_size": inner.get("vocab_size"),
-        "draft_vocab_size": len(files.tensor("head.weight")) if "head.weight" in files else None,
+        "draft_vocab_size": next((len(files.tensor(n)) for n in ("head.weight", "d2t") if n in files), None),
         "taps": None if kind != "eagle3" else taps or "2, L/2 and L-3 of L layers (the default)",
         "borrows": [name for name in ("embed.weight", "head.weight") if name not in files],
         "stored_bytes": sum(tensor.numel() * tensor.element_size() for tensor in tensors),
@@ -152,6 +162,10 @@ def _eagle_facts(kind: str, files: "EagleFiles") -> dict[str, Any]:
 
 def _model_facts(path: str) -> dict[str, Any]:
     from foreword.checkpoint.checkpoint import open_checkpoint
+    from foreword.draft.trained_model import is_trained_model
+
+    if is_trained_model(path):
+        return _trained_facts(path)
 
     checkpoint = open_checkpoint(path)
     return {
@@ -167,10 +181,32 @@ def _model_facts(path: str) -> dict[str, Any]:
     }
 
 
+def _trained_facts(path: str) -> dict[str, Any]:
+    from foreword.draft.trained_model import TrainedModelFiles
+
+    files = TrainedModelFiles(path)
+    return {
+        "drafter": "draft_model",
+        "layout": f"{files.spec.family}, beside its target",
+        "hidden_size": files.spec.hidden_size,
+        "num_layers": files.spec.num_layers,
+        "vocab_size": files.spec.vocab_size,
+        "draft_vocab_size": files.spec.num_logits,
+        "borrows": [name for name in ("embed.weight", "head.weight") if not files.has_tensor(name)],
+        "stored_bytes": files.num_bytes,
+        "made_for": files.card.get("target"),
+        "notes": [],
+    }
+
+
 def pairing_notes(path: str, target: "LoadedModel") -> list[str]:
-    """How a draft model's tokens go with the target's."""
+    """How a draft model's tokens go with the target's; nothing of one that was trained for its target."""
     from foreword.checkpoint.checkpoint import open_checkpoint
     from foreword.checkpoint.pairing import pair
+    from foreword.draft.trained_model import is_trained_model
     from foreword.target.load import vocabulary_of
+
+    if is_trained_model(path):
+        return []
 
     return list(pair(target.vocabulary, vocabulary_of(open_checkpoint(path))).notes)

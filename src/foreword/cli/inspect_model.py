@@ -29,7 +29,10 @@ def inspect(
     Without anything: the default model. A drafter is tried beside --model, else beside the default model.
     """
     from foreword.cli.drafter_facts import drafter_kind
+    from foreword.target.load import check_model_name
 
+    for name in (what, model):
+        check_model_name(name)
     kind = None if what is None else drafter_kind(what)
     if what is not None and (kind is not None or model is not None):
         from foreword.cli.inspect_drafter import inspect_drafter

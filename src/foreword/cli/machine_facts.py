@@ -11,6 +11,7 @@ from typing import Any
 from foreword import __version__
 from foreword.checkpoint.cache import cache_folder
 from foreword.checkpoint.default_model import DEFAULT_MODEL, default_model_path
+from foreword.config import STEADY_METHOD, DraftConfig
 from foreword.runtime.select import choose_runtime, native_problem
 
 _COMPILERS = ("c++", "g++", "clang++", "cl")
@@ -26,6 +27,8 @@ _FEATURES = {
     "i8mm": "ARM int8 matrix",
 }
 _LEAST_FREE_BYTES = 2e9
+_DRAFTER_WHY = "copies from the text so far, only as far as that pays by this machine's measured times"
+_DRAFTER_OTHERWISE = f"{STEADY_METHOD} where --verifier is not match: what is said there depends on what is drafted"
 _NATIVE_COST = (
     "without it the torch runtime takes over: in float32 it reads 4 bytes a weight where native reads 1, and its last "
     "bits depend on the width of a pass, so that equality holds but for near-ties"
@@ -45,6 +48,7 @@ def machine_facts() -> dict[str, Any]:
         "torch": _torch(),
         "native": {"is_available": problem is None, "problem": problem, "cost": _NATIVE_COST if problem else None},
         "choice": {"runtime": choice.name, "dtype": choice.dtype, "device": choice.device, "reason": choice.reason},
+        "drafter": {"default": DraftConfig.method, "why": _DRAFTER_WHY, "otherwise": _DRAFTER_OTHERWISE},
         "compilers": _compilers(),
         "cache": {"folder": str(cache), "free_bytes": _free_bytes(cache)},
         "default_model": {"file": DEFAULT_MODEL.file_name, "is_cached": default_model_path(cache).is_file()},

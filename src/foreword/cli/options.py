@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 # Written out, since the registries import torch and --help must not; a test holds them to the registries.
 DRAFTER_NAMES = (
     "auto, none, ngram, suffix, recycling, lookahead, layerskip, synthetic, "
-    "draft_model=PATH, medusa=PATH, eagle=PATH, eagle2=PATH, eagle3=PATH"
+    "draft_model=PATH, medusa=PATH, medusa2, eagle=PATH, eagle2=PATH, eagle3=PATH"
 )
 VERIFIER_NAMES = "match, rejection, block, typical"
 _MODEL, _DRAFT, _SAMPLE = "Model", "Speculation", "Sampling"

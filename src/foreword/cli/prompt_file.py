@@ -5,8 +5,8 @@
     {"id": "a/3", "token_ids": [1, 2, 3]}
 
 A line of any form may have a "reference" beside it: a text that the answer is expected to resemble, a source of
-drafts and no part of the prompt. Other keys are ignored, as is a reference that is no text: data sets keep lists of
-model answers there. A line without an id is called by its number. Files of Spec-Bench and MT-bench are read as they
+drafts and no part of the prompt. Other keys are ignored. A reference that is no text is left out, and said once a file:
+data sets keep lists of model answers there. A line without an id is called by its number. Files of Spec-Bench and MT-bench are read as they
 are: there the id is called "question_id".
 """
 
@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from foreword.cli.output import note
 from foreword.errors import ConfigError
 
 FORMS = ("turns", "prompt", "token_ids")
@@ -40,12 +41,20 @@ def read_prompts(path: Path, limit: int | None = None) -> list[PromptLine]:
     if limit is not None and limit < 1:
         raise ConfigError(f"limit is {limit}; allowed: 1 or above")
     prompts: list[PromptLine] = []
+    left_out: list[str] = []
     for number, text in _lines(path):
         if limit is not None and len(prompts) == limit:
             break
-        prompts.append(_parse(f"{path}, line {number}", number, text))
+        where = f"{path}, line {number}"
+        line = _parsed(where, text)
+        prompts.append(_prompt(where, number, line))
+        if not isinstance(line.get("reference"), str | None):
+            left_out.append(f"{where}: reference is {_short(line['reference'])}")
     if not prompts:
         raise ConfigError(f'{path} holds no prompts; it needs JSON lines such as {{"id": 1, "prompt": "Hello"}}')
+    if left_out:
+        others = f", as in {len(left_out) - 1} more" if len(left_out) > 1 else ""
+        note(f"{left_out[0]}, which is no text and is left out{others}: drafts are copied from texts only")
     return prompts
 
 
@@ -70,13 +79,17 @@ def _text(path: Path, what: str) -> str:
         raise ConfigError(f"the {what} file {path} is not UTF-8 text ({error})") from error
 
 
-def _parse(where: str, number: int, text: str) -> PromptLine:
+def _parsed(where: str, text: str) -> dict[str, Any]:
     try:
         line = json.loads(text)
     except json.JSONDecodeError as error:
         raise ConfigError(f"{where} is not JSON: {error.msg} at column {error.colno}") from error
     if not isinstance(line, dict):
         raise ConfigError(f'{where} is not a JSON object; it must look like {{"id": 1, "prompt": "Hello"}}')
+    return line
+
+
+def _prompt(where: str, number: int, line: dict[str, Any]) -> PromptLine:
     given = [form for form in FORMS if form in line]
     if len(given) != 1:
         raise ConfigError(f"{where} has {' and '.join(given) or 'no prompt'}; give exactly one of {', '.join(FORMS)}")

@@ -1,6 +1,7 @@
 """`foreword train`: a drafter for a model, made of the model's own answers to prompts."""
 
 import sys
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -16,8 +17,9 @@ if TYPE_CHECKING:
     from foreword.train.self_distill import Question
 
 # Written out, since the registry imports torch and --help must not; a test holds it to the registry.
-METHOD_NAMES = ("eagle3", "eagle", "medusa", "draft_model")
+METHOD_NAMES = ("eagle3", "eagle", "medusa", "draft_model", "medusa2")
 _DATA, _TRAIN = "Data", "Training"
+_LEAST_LOOK_S, _LONGEST_LOOK_S = 1.0, 8.0  # at the speed, after the training
 
 
 def train(
@@ -55,10 +57,13 @@ def train(
         int, typer.Option(help="Most frequent tokens that are drafted.", rich_help_panel=_TRAIN)
     ] = 8000,
     unroll: Annotated[int, typer.Option(help="eagle3: own steps it learns to stand on.", rich_help_panel=_TRAIN)] = 4,
-    num_heads: Annotated[int, typer.Option(help="medusa: deepest guess.", rich_help_panel=_TRAIN)] = 4,
-    head_layers: Annotated[int, typer.Option(help="medusa: residual layers a head.", rich_help_panel=_TRAIN)] = 1,
+    num_heads: Annotated[int, typer.Option(help="medusa, medusa2: deepest guess.", rich_help_panel=_TRAIN)] = 4,
+    head_layers: Annotated[
+        int, typer.Option(help="medusa, medusa2: residual layers a head.", rich_help_panel=_TRAIN)
+    ] = 1,
     share_output: Annotated[
-        bool, typer.Option(help="medusa: one output matrix for all heads, or one each.", rich_help_panel=_TRAIN)
+        bool,
+        typer.Option(help="medusa, medusa2: one output matrix for all heads, or one each.", rich_help_panel=_TRAIN),
     ] = True,
     soft_targets: Annotated[
         float,
@@ -67,11 +72,21 @@ def train(
         ),
     ] = 0.5,
     num_layers: Annotated[
-        int, typer.Option(help="draft_model: layers, each begun as one of the model's.", rich_help_panel=_TRAIN)
+        int, typer.Option(help="draft_model: layers, begun as the model's first ones.", rich_help_panel=_TRAIN)
     ] = 3,
     token_weight: Annotated[
         float, typer.Option(help="eagle: weight of tokens beside that of features.", rich_help_panel=_TRAIN)
     ] = 0.1,
+    lora_rank: Annotated[
+        int, typer.Option(help="medusa2: rank of the adapters that tune the model.", rich_help_panel=_TRAIN)
+    ] = 32,
+    heads_weight: Annotated[
+        float,
+        typer.Option(
+            help="medusa2: weight of the heads' loss in what tunes the model, beside keeping its words.",
+            rich_help_panel=_TRAIN,
+        ),
+    ] = 0.01,
     batch_tokens: Annotated[int, typer.Option(help="Answer tokens a training step.", rich_help_panel=_TRAIN)] = 512,
     learning_rate: Annotated[float, typer.Option(help="The highest.", rich_help_panel=_TRAIN)] = 1e-3,
     seed: Annotated[int, typer.Option(help="Of data, order and first weights.", rich_help_panel=_TRAIN)] = 0,
@@ -86,6 +101,7 @@ def train(
     ] = 48,
 ) -> None:
     """Train a drafter for a model on the model's own answers. Run it again to go on after a break."""
+    begun_s = time.perf_counter()
     if method not in METHOD_NAMES:
         raise UnknownNameError("method", method, METHOD_NAMES)
     if out.is_file():
@@ -111,6 +127,8 @@ def train(
         soft_targets=soft_targets,
         num_layers=num_layers,
         token_weight=token_weight,
+        lora_rank=lora_rank,
+        heads_weight=heads_weight,
         batch_tokens=batch_tokens,
         learning_rate=learning_rate,
         seed=seed,
@@ -129,15 +147,23 @@ def train(
     )
     questions = _questions(llm, lines)
 
-    from foreword.cli.train_report import reporting
+    from foreword.cli.train_report import drafter_text, reporting, speeds_text, use_text
+    from foreword.train.pays import measure_speeds
+    from foreword.train.self_distill import AnswerStore
+    from foreword.train.session import live_prompts, live_tokens
     from foreword.train.session import train as run
 
     with reporting() as reporter:
-        progress = run(method, llm, questions, out, settings, reporter, data=data, licences=licences)
+        progress = run(method, llm, questions, out, settings, reporter, data=data, licences=licences, begun_s=begun_s)
     note(
         f"{progress.step} steps, {progress.num_tokens:,} answer tokens; best: {progress.best:.2f} tokens a step on held-out "
-        f"prompts (chains). It is in {out}; use it with --drafter {method}={out}"
+        f"prompts (chains). {use_text(method, out)}"
     )
+    prompts_ids = live_prompts(AnswerStore(data or out / "data").read())
+    limit_s = min(max(begun_s + budget_s - time.perf_counter(), _LEAST_LOOK_S), _LONGEST_LOOK_S)
+    speeds = measure_speeds(llm.model, method, out, prompts_ids, live_tokens(settings), limit_s)
+    if speeds is not None:
+        note(speeds_text(speeds, drafter_text(method, out)))
 
 
 def _licences(options: list[str]) -> dict[str, str]:

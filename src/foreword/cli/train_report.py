@@ -11,8 +11,10 @@ from foreword.cli.output import note
 if TYPE_CHECKING:
     from foreword.train.loop import Status
     from foreword.train.method import Measures
+    from foreword.train.pays import Speeds
 
 _LINE_EVERY_S = 20.0
+_PAYS = 1.02
 
 
 class LineReporter:
@@ -105,11 +107,45 @@ def status_text(status: "Status") -> str:
     return f"epoch {status.epoch:.2f}, loss {status.loss:.3f}, right by depth {depths}, {status.tok_per_s:.0f} tok/s"
 
 
+def speeds_text(speeds: "Speeds", drafter: str) -> str:
+    """Whether it pays here, in words."""
+    head = (
+        f"on this machine held-out answers come {speeds.ratio:.2f} times as fast with it ({speeds.drafted_tok_per_s:.0f} tok/s, "
+        f"without {speeds.plain_tok_per_s:.0f}; {speeds.num_prompts} prompts, greedy, one at a time)"
+    )
+    if speeds.ratio >= _PAYS:
+        return f"{head}: it pays"
+    return (
+        f"{head}: it does not pay here yet. More time or data may help; --adaptive uses it only where it pays, and "
+        f"'foreword tune --drafters auto,{drafter}' compares it with drafting that needs no training"
+    )
+
+
 def best_text(measures: "Measures", verified: Mapping[str, Any] | None) -> str:
     """The held-out measures."""
     depths = " ".join(f"{rate:.2f}" for rate in measures.accept_by_depth)
     live = "" if verified is None else f", {verified['tokens_per_step']:.2f} by the verifier"
-    return f"{measures.tokens_per_step:.2f} tokens a step in chains{live}; accepted by depth {depths}"
+    return f"{measures.tokens_per_step:.2f} tokens a step in chains{live}; accepted by depth {depths}{_tuned_text(measures.also)}"
+
+
+def use_text(method: str, folder: object) -> str:
+    """How to draft with what was trained."""
+    what = "The tuned model and its heads are" if method == "medusa2" else "It is"
+    return f"{what} in {folder}; to use: --drafter {drafter_text(method, folder)}"
+
+
+def drafter_text(method: str, folder: object) -> str:
+    """What stands after --drafter; heads of a tuned model draft for that model alone."""
+    return f"medusa2 --model {folder}" if method == "medusa2" else f"{method}={folder}"
+
+
+def _tuned_text(found: Mapping[str, float]) -> str:
+    if not found:
+        return ""
+    return (
+        f"; the tuned model is another one: perplexity {found['perplexity_tuned']:.3f}, the original's "
+        f"{found['perplexity_original']:.3f} ({found['perplexity_change_percent']:+.2f} %)"
+    )
 
 
 def _clock(seconds: float) -> str:

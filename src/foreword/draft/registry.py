@@ -18,6 +18,7 @@ DRAFTERS: dict[str, str] = {
     "synthetic": "foreword.draft.synthetic",
     "draft_model": "foreword.draft.draft_model",
     "medusa": "foreword.draft.medusa.drafter",
+    "medusa2": "foreword.draft.medusa.tuned",
     "eagle": "foreword.draft.eagle.drafter",
     "eagle2": "foreword.draft.eagle.drafter",
     "eagle3": "foreword.draft.eagle.drafter",
@@ -61,7 +62,9 @@ def check_draft_config(config: DraftConfig) -> None:
 
 def _takes_no_path(name: str, path: str) -> str:
     trained = ", ".join(sorted(DRAFTERS.keys() - set(WITHOUT_WEIGHTS) - {"synthetic"}))
-    return f"drafter {name} reads no weights, and {path!r} is named for it; leave the path out, or name one of {trained}"
+    return (
+        f"drafter {name} reads no weights, and {path!r} is named for it; leave the path out, or name one of {trained}"
+    )
 
 
 def make_drafter(config: DraftConfig, target: Target) -> Drafter:

@@ -100,11 +100,16 @@ class TrainedModelFiles:
 
     def has_tensor(self, name: str) -> bool:
         """Whether the folder holds the tensor of this canonical name."""
-        return file_name(HF_NAMES, name) in self._stored
+        return self._names.get(name) in self._stored
 
     def tensor(self, name: str) -> Tensor:
         """As stored."""
-        return self._stored[file_name(HF_NAMES, name)]
+        return self._stored[self._names[name]]
+
+    @cached_property
+    def _names(self) -> dict[str, str]:
+        """Canonical name -> name in the file, of every tensor that it may hold."""
+        return {name: file_name(HF_NAMES, name) for name in (*expected_shapes(self.spec), "head.weight")}
 
 
 def load_trained_model(

@@ -67,7 +67,7 @@ class LLM:
             drafter, policy = tuned.draft_config, policy or tuned.policy
         rule = make_verifier(verifier)
         default = DraftConfig.method if rule.name == Matching.name else STEADY_METHOD
-        self.config = draft_config(drafter, num_speculative_tokens, default)
+        self.config = draft_config({} if drafter is None else drafter, num_speculative_tokens, default)
         check_draft_config(self.config)
         policy = policy or ("adaptive" if self.config.method == "auto" else "fixed")
         check_policy(policy)

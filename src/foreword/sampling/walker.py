@@ -61,13 +61,9 @@ class GrammarCompiler:
             if problem and not problem.startswith("WARNING"):
                 raise ConfigError(f"the {grammar.kind} of the grammar cannot be used: {_short(problem)}")
             made = self._matcher(self._tokenizer, source, log_level=0)  # errors say what is wrong, not stderr
-            self._walker(made).allowed([])  # one that is too large fails here
         self._made[grammar] = made
         while len(self._made) > _MAX_MADE:
             self._made.popitem(last=False)
-        return self._walker(made)
-
-    def _walker(self, made: Any) -> "GrammarWalker":
         return GrammarWalker(made.deep_copy(), self._vocab_size, self._end_ids)
 
     def _source(self, grammar: Grammar) -> str:

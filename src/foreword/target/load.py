@@ -62,6 +62,7 @@ def load_model(
     `kv_dtype` is how the native runtime keeps keys and values: "float32" (what "auto" means there), or "bfloat16" in
     half the memory.
     """
+    check_model_name(model)
     choice = choose_runtime(runtime, dtype, device, kv_dtype)
     check_threads(threads)
     try:
@@ -73,6 +74,14 @@ def load_model(
         make_runtime(choice, threads)  # sets the threads, tries the device
         return _through_transformers(model, choice, refusal)
     return _load(checkpoint, choice, make_runtime(choice, threads, cache_folder(cache_dir)), show_progress)
+
+
+def check_model_name(model: str | Path | None) -> None:
+    """`ConfigError` for an empty name, which a script with an unset variable gives: it is no wish for the default model."""
+    if model is not None and not str(model).strip():
+        raise ConfigError(
+            f"model is {str(model)!r}; allowed: a folder, a .gguf file or a hub id, or no model at all for the default one"
+        )
 
 
 def load_draft_model(model: str | Path, target: "Target") -> tuple[LoadedModel, Pairing]:

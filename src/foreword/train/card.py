@@ -21,10 +21,7 @@ def model_card(
 ) -> str:
     """Markdown of the card. `licences` by prompt file; `verified` is what the real verifier measured, if it ran."""
     parts = [
-        f"# {method} drafter for {model}",
-        "",
-        f"Drafts tokens for `{model}` and for no other model. Trained with `foreword train {method}`; served with",
-        f"`--drafter {method}=THIS_FOLDER`. What the model says does not change.",
+        *_title(method, model, measures),
         "",
         "## Data",
         "",
@@ -58,6 +55,33 @@ def model_card(
         "![learning curve](curve.svg)",
     ]
     return "\n".join(parts) + "\n"
+
+
+def _title(method: str, model: str, measures: Measures) -> list[str]:
+    """What it is and how it is used; of a tuned target also what the tuning did to it."""
+    if not measures.also:
+        return [
+            f"# {method} drafter for {model}",
+            "",
+            f"Drafts tokens for `{model}` and for no other model. Trained with `foreword train {method}`; served with",
+            f"`--drafter {method}=THIS_FOLDER`. What the model says does not change.",
+        ]
+    found = measures.also
+    return [
+        f"# {model}, tuned together with {method} heads",
+        "",
+        f"**Another model than `{model}`, with words of its own.** Trained with `foreword train {method}`; served with",
+        f"`--model THIS_FOLDER --drafter {method}`, which says what `--model THIS_FOLDER --drafter none` says. Compare its speed",
+        "with that, and its words with those of the original.",
+        "",
+        "| on held-out answers of the original | original | tuned |",
+        "|---|--:|--:|",
+        f"| perplexity | {found['perplexity_original']:.3f} | {found['perplexity_tuned']:.3f} |",
+        "",
+        f"That is {found['perplexity_change_percent']:+.2f} %. KL(original, tuned) is {found['divergence_nats']:.4f} nats a token; at "
+        f"{found['same_likeliest_token']:.1%} of the tokens both find the same one likeliest. Measured in the training's own "
+        "arithmetic, before the weights were written.",
+    ]
 
 
 def _data_table(questions: Sequence[Question], answers: Sequence[Answer], licences: Mapping[str, str]) -> list[str]:

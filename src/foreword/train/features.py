@@ -11,6 +11,8 @@ keeps the range of the residual stream's few huge values; a token of SmolLM2-135
 """
 
 import json
+import math
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -25,7 +27,7 @@ from foreword.files import write_whole
 from foreword.runtime.base import Decoder, KVCache, Need, PassOutput
 from foreword.sampling.params import Warp
 from foreword.sampling.sampler import Draw
-from foreword.train.self_distill import Answer
+from foreword.train.self_distill import Answer, is_usable
 from foreword.tree.draft_tree import DraftTree
 from foreword.tree.pack import pack
 
@@ -170,9 +172,16 @@ class PassRows:
 
 
 def extract_features(
-    decoder: Decoder, answers: Sequence[Answer], store: FeatureStore, progress: Callable[[int, int], None]
+    decoder: Decoder,
+    answers: Sequence[Answer],
+    store: FeatureStore,
+    progress: Callable[[int, int], None],
+    deadline_s: float = math.inf,
 ) -> None:
-    """Read the answers that the store does not have yet and add their features, in order."""
+    """Read the answers that the store does not have yet and add their features, in order.
+
+    Past `deadline_s` (of `time.monotonic`) it stops, once there is an answer to train on and one to measure on.
+    """
     cache = decoder.new_cache()
     todo = list(answers[len(store.entries) :])
     num_tokens, num_done = sum(len(answer.token_ids) for answer in todo), 0
@@ -181,6 +190,8 @@ def extract_features(
     for group in _groups(todo):
         rows += _read_group(decoder, cache, group, store.taps)
         batch += group
+        if time.monotonic() >= deadline_s and is_usable(answers[: len(store.entries) + len(batch)]):
+            break
         if len(batch) >= _FLUSH_ANSWERS:
             store.append(batch, rows)
             num_done += sum(len(answer.token_ids) for answer in batch)
@@ -188,7 +199,7 @@ def extract_features(
             progress(num_done, num_tokens)
     if batch:
         store.append(batch, rows)
-    progress(num_tokens, num_tokens)
+    progress(num_done + sum(len(answer.token_ids) for answer in batch), num_tokens)
 
 
 def _groups(answers: Sequence[Answer]) -> Iterator[list[Answer]]:

@@ -13,7 +13,7 @@ from foreword.errors import ConfigError
 from foreword.train.batches import BatchOrder, Position, collate, in_order
 from foreword.train.checkpoint import Progress, load_checkpoint, save_checkpoint
 from foreword.train.features import Entry, FeatureStore
-from foreword.train.method import Losses, Measures, Method
+from foreword.train.method import Losses, Measures, Method, Staged
 
 _SMOOTH = 0.98  # of the shown loss
 
@@ -23,6 +23,7 @@ class LoopOptions:
     """How to optimise. The learning rate follows time, or steps where `max_steps` is given (then runs repeat exactly)."""
 
     time_budget_s: float = math.inf
+    reserve_s: float = 0.0  # of it, for the last measurement
     max_steps: int | None = None
     batch_tokens: int = 512  # answer columns a batch
     max_len: int = 512  # columns: a prompt's beginning beyond it is left out
@@ -92,13 +93,8 @@ class Trainer:
                 f"needed: give more prompts, or a larger --num-tokens"
             )
         self._order = BatchOrder(train, options.batch_tokens, options.seed)
-        decay = [p for p in method.module.parameters() if p.ndim >= 2]
-        other = [p for p in method.module.parameters() if p.ndim < 2]
         self._optimiser = torch.optim.AdamW(
-            [{"params": decay, "weight_decay": options.weight_decay}, {"params": other, "weight_decay": 0.0}],
-            lr=options.learning_rate,
-            betas=(0.9, 0.95),
-            fused=True,
+            _parameter_groups(method, options), lr=options.learning_rate, betas=(0.9, 0.95), fused=True
         )
         self.progress = load_checkpoint(self._path, method.module, self._optimiser, facts)
         order = (len(train), options.batch_tokens)
@@ -106,11 +102,13 @@ class Trainer:
             self.progress.position = Position(self.progress.position.epoch + 1, 0)
         self.progress.order = order
         self._shown: list[float] = []
+        self._step_s = 0.0  # what the last step took
 
     def run(self) -> Progress:
         """Train until the end, from wherever the run is; a checkpoint at any moment it may be killed."""
         options, progress = self._options, self.progress
         last_save_s = last_eval_s = progress.elapsed_s
+        begun_s = time.perf_counter() - progress.elapsed_s  # saving and measuring belong to the budget
         session_s, session_tokens = 0.0, 0
         measured_step = progress.curve[-1]["step"] if progress.curve else -1
         while not self._is_over():
@@ -119,11 +117,11 @@ class Trainer:
             took_s = time.perf_counter() - start_s
             session_s, session_tokens = session_s + took_s, session_tokens + num_tokens
             measures = None
-            if progress.elapsed_s + took_s - last_eval_s >= options.eval_every_s:
+            self._step_s, progress.elapsed_s = took_s, time.perf_counter() - begun_s
+            if progress.elapsed_s - last_eval_s >= options.eval_every_s and not self._is_over(options.reserve_s):
                 measured_step = progress.step
                 measures = self._measure()
-                last_eval_s = progress.elapsed_s + time.perf_counter() - start_s
-            progress.elapsed_s += time.perf_counter() - start_s  # measuring belongs to the budget
+                last_eval_s = progress.elapsed_s = time.perf_counter() - begun_s
             if measures is not None or progress.elapsed_s - last_save_s >= options.save_every_s:
                 last_save_s = progress.elapsed_s
                 self.save()
@@ -152,7 +150,9 @@ class Trainer:
         batch = collate(self._store, self._order.batch(progress.position), self._options.max_len)
         rate = self._options.learning_rate * _rate(self._share(), self._options)
         for group in self._optimiser.param_groups:
-            group["lr"] = rate
+            group["lr"] = rate * group.get("factor", 1.0)
+        if isinstance(self._method, Staged):
+            self._method.begin_step(self._share())
         with self._autocast():
             losses = self._method.loss(batch)
         self._optimiser.zero_grad(set_to_none=True)
@@ -202,12 +202,17 @@ class Trainer:
 
     def _share(self) -> float:
         """How much of the run is done."""
-        by_time = self.progress.elapsed_s / self._options.time_budget_s
+        by_time = self.progress.elapsed_s / self._train_s
         by_steps = self.progress.step / self._options.max_steps if self._options.max_steps else 0.0
         return min(1.0, by_steps if self._options.max_steps else by_time)
 
-    def _is_over(self) -> bool:
-        return self._share() >= 1.0 or self.progress.elapsed_s >= self._options.time_budget_s
+    def _is_over(self, ahead_s: float = 0.0) -> bool:
+        """Whether there is no time for a step as long as the last one, `ahead_s` from now."""
+        return self._share() >= 1.0 or self.progress.elapsed_s + self._step_s + ahead_s > self._train_s
+
+    @property
+    def _train_s(self) -> float:
+        return max(self._options.time_budget_s - self._options.reserve_s, 0.0) or 1e-9
 
     def _autocast(self) -> torch.autocast:
         return torch.autocast("cpu", dtype=torch.bfloat16, enabled=self._options.dtype == torch.bfloat16)
@@ -218,6 +223,19 @@ def held_out_entries(store: FeatureStore, most: int) -> list[Entry]:
     entries = [e for e in store.entries if e.split == "held_out" and e.temperature == 0.0 and e.answer_len >= 2]
     stride = max(1, len(entries) // most)
     return entries[::stride][:most]
+
+
+def _parameter_groups(method: Method, options: LoopOptions) -> list[dict[str, Any]]:
+    """Matrices, which decay, and the rest; those that learn at a rate of their own in groups after them."""
+    factors = method.rate_factors if isinstance(method, Staged) else {}
+    groups: dict[tuple[float, bool], list[torch.nn.Parameter]] = {(1.0, True): [], (1.0, False): []}
+    for name, parameter in method.module.named_parameters():
+        factor = next((value for start, value in factors.items() if name.startswith(start)), 1.0)
+        groups.setdefault((factor, parameter.ndim >= 2), []).append(parameter)
+    return [
+        {"params": parameters, "weight_decay": options.weight_decay if decays else 0.0, "factor": factor}
+        for (factor, decays), parameters in groups.items()
+    ]
 
 
 def _rate(share: float, options: LoopOptions) -> float:

@@ -81,7 +81,7 @@ class Medusa:
     def loss(self, batch: Batch) -> Losses:
         """Sum over heads of 0.8^k times the mean cross-entropy, masked to answers and the draft vocabulary."""
         wanted = self._draft_ids[batch.choices.clamp_min(0)].flatten()  # (B * A)
-        judging = batch.hidden.to(self._dtype).flatten(0, 1)
+        judging = batch.hidden.detach().to(self._dtype).flatten(0, 1)
         targets = mixed_targets(judging, self._target_head, wanted, self.options.soft)
         hidden = batch.hidden[:, :-1].flatten(0, 1)  # (B * (A - 1), H): the last token drafts nothing
         states, judges, weights, counts = [], [], [], []

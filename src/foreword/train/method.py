@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from torch import Tensor, nn
 
@@ -55,6 +55,7 @@ class Measures:
     tokens_per_step: float  # of a chain as deep as that list, walking each answer as decoding would
     first_depth_by_category: Mapping[str, float] = field(default_factory=dict)
     num_places: int = 0
+    also: Mapping[str, float] = field(default_factory=dict)  # what else a method measures, for card and console
 
 
 class Method(Protocol):
@@ -73,4 +74,15 @@ class Method(Protocol):
 
     def save(self, folder: Path, facts: Mapping[str, Any]) -> None:
         """Write the drafter in the layout that it is served from; `facts` go into its config."""
+        ...
+
+
+@runtime_checkable
+class Staged(Protocol):
+    """A method whose training has stages, or parts that learn at rates of their own."""
+
+    rate_factors: Mapping[str, float]  # of the learning rate, by how parameters' names begin; 1 for all others
+
+    def begin_step(self, share: float) -> None:
+        """Called before each step with the share of the run that is done, 0 to 1."""
         ...

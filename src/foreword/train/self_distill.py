@@ -177,8 +177,9 @@ def self_distill(
 ) -> list[Answer]:
     """Have the target answer until there are `num_tokens` answer tokens or no more questions; all answers so far.
 
-    Past `deadline_s` (of `time.monotonic`) it stops, once there is an answer to train on and a held-out greedy one.
-    Answers that are there already are kept: the order of jobs is fixed, so the next one is known by their number.
+    Past `deadline_s` (of `time.monotonic`) it stops earlier. Neither ends it before there is an answer to train on and
+    a held-out greedy one (`check_split` says whether there can be). Answers that are there already are kept: the order
+    of jobs is fixed, so the next one is known by their number.
     """
     store.begin(provenance(llm, questions, options))
     answers = store.read()
@@ -187,7 +188,11 @@ def self_distill(
     jobs = schedule(questions, options)
     for _ in answers:
         next(jobs)
-    while num_tokens < options.num_tokens and not (time.monotonic() >= deadline_s and _is_usable(answers)):
+
+    def is_enough() -> bool:
+        return (num_tokens >= options.num_tokens or time.monotonic() >= deadline_s) and is_usable(answers)
+
+    while not is_enough():
         chunk = [job for _, job in zip(range(_CHUNK_JOBS), jobs, strict=False)]
         if not chunk:
             break
@@ -197,14 +202,26 @@ def self_distill(
             num_tokens += answer.answer_len
             progress(num_tokens, options.num_tokens)
             assert job.question.id == answer.id
-            if num_tokens >= options.num_tokens or (time.monotonic() >= deadline_s and _is_usable(answers)):
+            if is_enough():
                 return answers
     return answers
 
 
-def _is_usable(answers: Sequence[Answer]) -> bool:
+def is_usable(answers: Sequence[Answer]) -> bool:
     """Whether there is something to learn from and something to measure on."""
-    return any(a.split == TRAIN for a in answers) and any(a.split == HELD_OUT and a.temperature == 0 for a in answers)
+    long = [a for a in answers if a.answer_len >= 2]
+    return any(a.split == TRAIN for a in long) and any(a.split == HELD_OUT and a.temperature == 0 for a in long)
+
+
+def check_split(questions: Sequence[Question], held_out: float) -> None:
+    """`ConfigError` where there is nothing to train on, or nothing to measure on: found out before any answer."""
+    num_held_out = sum(split_of(question.id, held_out) == HELD_OUT for question in questions)
+    if not 0 < num_held_out < len(questions):
+        raise ConfigError(
+            f"of {len(questions)} prompts {num_held_out} are held out to measure on ({held_out:.0%}, chosen by their ids), and "
+            f"{len(questions) - num_held_out} are to train on; both are needed: give more prompts, {math.ceil(4 / held_out)} "
+            f"are nearly always enough"
+        )
 
 
 def _answers(llm: LLM, jobs: Sequence[Job], options: DistillOptions) -> Iterator[Answer]:

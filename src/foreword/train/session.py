@@ -21,7 +21,16 @@ from foreword.train.curves import write_curves
 from foreword.train.features import FeatureStore, extract_features
 from foreword.train.loop import LoopOptions, Status, Trainer
 from foreword.train.method import Measures, TargetTables
-from foreword.train.self_distill import HELD_OUT, Answer, AnswerStore, DistillOptions, Question, opened, self_distill
+from foreword.train.self_distill import (
+    HELD_OUT,
+    Answer,
+    AnswerStore,
+    DistillOptions,
+    Question,
+    check_split,
+    opened,
+    self_distill,
+)
 from foreword.train.settings import TrainSettings
 from foreword.train.verify_live import verified_tokens_per_step
 
@@ -30,8 +39,11 @@ METHODS: dict[str, str] = {
     "eagle": "foreword.train.eagle",
     "medusa": "foreword.train.medusa",
     "draft_model": "foreword.train.draft_model",
+    "medusa2": "foreword.train.medusa2",
 }
 _LIVE_PROMPTS, _LIVE_TOKENS = 16, 128
+_FEATURES_END = 0.7  # of the budget: features of further answers are left out then
+_RESERVED, _MOST_RESERVED_S = 0.18, 45.0
 _LEAST_TRAIN_SHARE = 0.2  # of the budget, however long the data took
 
 
@@ -81,6 +93,7 @@ def train(
     *,
     data: Path | None = None,
     licences: Mapping[str, str] | None = None,
+    begun_s: float | None = None,
 ) -> Progress:
     """Train a drafter for the model of `llm` and leave it in `out`; goes on where an earlier run was.
 
@@ -93,19 +106,23 @@ def train(
         reporter: is told how it goes.
         data: where answers and features are kept (in `out` by default).
         licences: of the prompts by group, for the card.
+        begun_s: when the time budget began, of `time.perf_counter`; by default now.
     """
     if method not in METHODS:
         raise UnknownNameError("method", method, METHODS)
     module, data, resume = import_module(METHODS[method]), data or out / "data", out / "resume"
-    times = _Times(resume / "times.json")
+    times = _Times(resume / "times.json", time.perf_counter() if begun_s is None else begun_s)
     answers = _collect_answers(llm, questions, data, settings, reporter, times)
     store = FeatureStore(data, module.taps_for(llm.model.decoder.spec), llm.model.decoder.spec.hidden_size)
     store.begin({"model_fingerprint": opened(llm).fingerprint, "dtype": llm.model.choice.dtype})
     with times.counting("features"):
         reporter.phase("reading the answers again for features")
-        extract_features(llm.model.decoder, answers, store, reporter.data)
+        left_s = _FEATURES_END * settings.time_budget_s - times.spent_s
+        extract_features(llm.model.decoder, answers, store, reporter.data, time.monotonic() + left_s)
+    answers = answers[: len(store.entries)]
     target = target_tables(llm)
     drafter = module.make(target, store, settings, resume)
+    times.count_rest()
     budget_s = max(settings.time_budget_s - times.total_s, _LEAST_TRAIN_SHARE * settings.time_budget_s)
     own_facts = module.run_facts(settings)
     facts = _facts(method, target, settings) | own_facts.run
@@ -123,7 +140,7 @@ def train(
         }
         drafter.save(out, told)
         verified = verified_tokens_per_step(
-            llm.model, method, out, _live_prompts(answers), min(_LIVE_TOKENS, settings.max_new_tokens)
+            llm.model, method, out, live_prompts(answers), live_tokens(settings), reserve_s(settings) / 3
         )
         if verified is not None:
             progress.curve[-1]["tokens_per_step"] = round(verified["tokens_per_step"], 4)
@@ -155,20 +172,30 @@ def train(
 
 
 class _Times:
-    """Seconds spent in each phase, over all sessions."""
+    """Seconds spent in each phase, over all sessions. This one began at `begun_s`."""
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
+    def __init__(self, path: Path, begun_s: float) -> None:
+        self._path, self._uncounted_s = path, begun_s
         self.values: dict[str, float] = json.loads(path.read_text()) if path.is_file() else {}
 
     @property
     def total_s(self) -> float:
         return sum(self.values.values())
 
+    @property
+    def spent_s(self) -> float:
+        """What no phase has counted yet included."""
+        return self.total_s + time.perf_counter() - self._uncounted_s
+
     def counting(self, name: str) -> "_Counting":
         return _Counting(self, name)
 
+    def count_rest(self) -> None:
+        """Loading and whatever else no phase has counted belongs to the budget too."""
+        self.add("loading", time.perf_counter() - self._uncounted_s)
+
     def add(self, name: str, seconds: float) -> None:
+        self._uncounted_s += seconds
         self.values[name] = self.values.get(name, 0.0) + seconds
         write_whole(self._path, json.dumps(self.values))
 
@@ -191,6 +218,7 @@ def _collect_answers(
 ) -> list[Answer]:
     """The target's answers: as many as were asked for, or as fit in their share of the time."""
     options = DistillOptions(num_tokens=settings.num_tokens, max_new_tokens=settings.max_new_tokens, seed=settings.seed)
+    check_split(questions, options.held_out)
     reporter.phase("the model answers the prompts")
     left_s = settings.data_share * settings.time_budget_s - times.values.get("answers", 0.0)
     with times.counting("answers"):
@@ -211,6 +239,7 @@ def _facts(method: str, target: TargetTables, settings: TrainSettings) -> dict[s
 def _loop_options(settings: TrainSettings, budget_s: float) -> LoopOptions:
     return LoopOptions(
         time_budget_s=budget_s,
+        reserve_s=min(reserve_s(settings), budget_s / 2),
         max_steps=settings.max_steps,
         batch_tokens=settings.batch_tokens,
         max_len=settings.max_len,
@@ -221,7 +250,17 @@ def _loop_options(settings: TrainSettings, budget_s: float) -> LoopOptions:
     )
 
 
-def _live_prompts(answers: Sequence[Answer]) -> list[list[int]]:
+def reserve_s(settings: TrainSettings) -> float:
+    """Part of the budget that is kept for the last measurement, and for a look at the speed afterwards."""
+    return min(_RESERVED * settings.time_budget_s, _MOST_RESERVED_S)
+
+
+def live_tokens(settings: TrainSettings) -> int:
+    """Longest answer in measurements with the real verifier."""
+    return min(_LIVE_TOKENS, settings.max_new_tokens)
+
+
+def live_prompts(answers: Sequence[Answer]) -> list[list[int]]:
     """Held-out prompts spread over the data, each once."""
     prompts = list({a.id: list(a.token_ids[: a.prompt_len]) for a in answers if a.split == HELD_OUT}.values())
     return prompts[:: max(1, len(prompts) // _LIVE_PROMPTS)][:_LIVE_PROMPTS]

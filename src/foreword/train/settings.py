@@ -22,6 +22,8 @@ class TrainSettings:
     num_layers: int = 3  # draft_model: of the target's layers
     token_weight: float = 0.1  # eagle: of the tokens' cross-entropy, beside the features' distance
     soft_targets: float = 0.5  # medusa, draft_model: weight of the target's distribution, beside its likeliest token
+    lora_rank: int = 32  # medusa2: of the adapters that tune the target
+    heads_weight: float = 0.01  # medusa2: of the heads' loss in what tunes the target, beside the divergence
     batch_tokens: int = 512  # small: within hours, steps are worth more than smooth gradients
     max_len: int = 512
     learning_rate: float = 1e-3
@@ -40,6 +42,7 @@ class TrainSettings:
             "num_heads": 1,
             "head_layers": 1,
             "num_layers": 1,
+            "lora_rank": 1,
             "batch_tokens": 2,
             "max_len": 2,
         }
@@ -52,5 +55,7 @@ class TrainSettings:
             raise ConfigError(f"soft_targets is {self.soft_targets}; allowed: a number from 0 to 1")
         if not self.token_weight > 0:
             raise ConfigError(f"token_weight is {self.token_weight}; allowed: above 0")
+        if not self.heads_weight >= 0:
+            raise ConfigError(f"heads_weight is {self.heads_weight}; allowed: 0 or above")
         if not self.learning_rate > 0:
             raise ConfigError(f"learning_rate is {self.learning_rate}; allowed: above 0")

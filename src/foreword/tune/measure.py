@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 from foreword.bench.fidelity import LOGIT_TOLERANCE, explain_difference
+from foreword.bench.intervals import Ratio, ratio_of
 from foreword.config import DraftConfig
 from foreword.engine.llm import LLM
 from foreword.engine.result import Result
@@ -16,7 +17,6 @@ from foreword.sampling.params import SamplingParams
 from foreword.sampling.sampler import Sampler
 from foreword.target.load import LoadedModel
 from foreword.tune.candidates import PLAIN, Candidate
-from foreword.tune.interval import Ratio, ratio_of
 
 _WARM_UP_TOKENS = 8
 
@@ -48,7 +48,7 @@ class Arm:
     @property
     def speed(self) -> Ratio:
         """Times as fast as plain decoding; 0 before anything was measured."""
-        return ratio_of(self.pairs) if self.pairs else Ratio(0.0, 0.0, float("inf"))
+        return ratio_of(self.pairs) if self.pairs else Ratio(0.0)
 
     @property
     def tokens_per_step(self) -> float | None:

@@ -145,7 +145,7 @@ def _spec(files: EagleFiles, is_eagle3: bool, target: ModelSpec) -> ModelSpec:
 
 
 def _head_size(files: EagleFiles) -> int | None:
-    """Rows of the head: its own, else the target's that d2t names [frspec]; None for all of the target's."""
+    """Rows of the head: its own, else the target's that d2t names [frspec25]; None for all of the target's."""
     for name in ("head.weight", "d2t"):
         if name in files:
             return len(files.tensor(name))
