@@ -2,14 +2,17 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 import foreword
+from foreword.cli.demo_run import steps_of
 from foreword.cli.main import main
 from tests.support.tiny_chat import CONTEXT_LEN, write_tiny_chat
 
@@ -297,6 +300,21 @@ def test_demo_finds_the_same_tokens(run):
     assert out.splitlines()[-1] == "same tokens: yes"
     for name in ("chat", "code", "edit", "greedy", "temperature 0.8", "tokens a step", "ratio"):
         assert name in out
+    (why,) = [line for line in out.splitlines() if line.startswith("why: ")]
+    tokens, steps = (float(number) for number in re.findall(r"\d+\.\d+", why))
+    assert 1.0 <= tokens <= 17.0
+    assert steps > 0.0
+
+
+def test_the_reason_of_the_demo_counts_all_runs():
+    """A step of two runs: 6 + 3 tokens after the first in 3 + 3 steps, 0.3 s."""
+    runs = [
+        SimpleNamespace(stats=SimpleNamespace(new_tokens=tokens, num_steps=3, decode_s=seconds))
+        for tokens, seconds in ((7, 0.1), (4, 0.2))
+    ]
+    steps = steps_of(runs)
+    assert (steps.tokens, steps.seconds) == (1.5, pytest.approx(0.05))
+    assert steps_of([]).tokens == 0.0
 
 
 def test_demo_break_catches_the_planted_rule(run):

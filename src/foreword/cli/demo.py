@@ -89,22 +89,27 @@ def _print_verdict(llm: "LLM", cases: list["Case"]) -> int:
 
     from rich.table import Table
 
-    from foreword.cli.demo_run import differences, tok_per_s
+    from foreword.cli.demo_run import differences, steps_of, tok_per_s
 
     table = Table("prompt", "mode", "same tokens", "tokens", "tokens a step", "plain tok/s", "ahead tok/s", "ratio")
     found: list[tuple[Case, Difference]] = []
     for case in cases:
         case_differences = differences(llm, case)
         found += [(case, difference) for difference in case_differences]
-        stats = case.ahead[0].stats
-        speeds = (stats.tokens_per_step, tok_per_s(case.plain), tok_per_s(case.ahead), case.speedup)
-        table.add_row(case.name, case.mode, _same(case_differences), str(stats.new_tokens), *map(_number, speeds))
+        num_tokens = str(case.ahead[0].stats.new_tokens)
+        speeds = (steps_of(case.ahead).tokens, tok_per_s(case.plain), tok_per_s(case.ahead), case.speedup)
+        table.add_row(case.name, case.mode, _same(case_differences), num_tokens, *map(_number, speeds))
     print()
     console().print(table)
     ratios = [case.speedup for case in cases if case.speedup is not None]
     if ratios:
         rounds = len(cases[0].ahead)
         print(f"ratio: {median(ratios):.2f} (median over answers; speeds are medians of {rounds} interleaved rounds)")
+        ahead = steps_of([run for case in cases for run in case.ahead])
+        plain = steps_of([run for case in cases for run in case.plain])
+        if ahead.seconds and plain.seconds:
+            cost = ahead.seconds / plain.seconds
+            print(f"why: a step ahead brings {ahead.tokens:.2f} tokens and takes as long as {cost:.2f} plain ones")
     for case, difference in found:
         print(f"{case.name}, {case.mode}: {explain(llm, difference)}")
     print(f"same tokens: {_same([difference for _, difference in found])}")

@@ -38,6 +38,21 @@ def tok_per_s(results: Sequence[Result]) -> float | None:
     return median(speeds) if speeds else None
 
 
+@dataclass(frozen=True)
+class Steps:
+    """What a step of some runs brought and took, on average; 0 where there was none."""
+
+    tokens: float
+    seconds: float
+
+
+def steps_of(results: Sequence[Result]) -> Steps:
+    """Over all runs, prompts left out."""
+    num_steps = max(1, sum(run.stats.num_steps for run in results))
+    num_tokens = sum(max(0, run.stats.new_tokens - 1) for run in results)
+    return Steps(num_tokens / num_steps, sum(run.stats.decode_s for run in results) / num_steps)
+
+
 def run_cases(
     plain: LLM, ahead: LLM, cases: Sequence[Case], *, rounds: int, budget_s: float, on_answer: Callable[[Case], None]
 ) -> None:
