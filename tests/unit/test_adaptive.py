@@ -222,7 +222,9 @@ class FakeRequest(SimpleNamespace):
         )
 
 
-def simulate(acceptance, stated, *, draft_s=0.0, steps=600, seed=0, true_cost=None, noise=0.03):
+def simulate(
+    acceptance, stated, *, draft_s=0.0, steps=600, seed=0, true_cost=None, noise=0.03, host_s=0.0, mood=lambda _: 1.0
+):
     """Time with the controller over time without, for chains whose edges are accepted with `acceptance(step)`."""
     rng = random.Random(seed)
     truth = true_cost or costs()
@@ -244,15 +246,17 @@ def simulate(acceptance, stated, *, draft_s=0.0, steps=600, seed=0, true_cost=No
             accepted += 1
         target_s = truth.seconds([tree.num_nodes], [request.kv_len]) * (1 + rng.gauss(0, noise))
         used_s = draft_s if asked else 0.0
+        beside_s = host_s if tree.num_drafted else 0.0
         plain += truth.seconds([1], [request.kv_len]) * (accepted + 1)
-        spent += target_s + used_s
+        spent += target_s + used_s + beside_s
+        target_s *= mood(step)  # of the machine: with drafts or without
         drafted_steps += tree.num_drafted > 0
         request.kv_len = 100 + (step * 3) % 400 + accepted + 1
         record = StepRecord(
             [plan], [tree], [Verdict(tuple(range(accepted + 1)), tuple(range(1, accepted + 1)), 7)], tree.num_nodes,
             [accepted + 1], False,
         )  # fmt: skip
-        controller.observe([request], record, StepTimes(target_s + used_s, used_s, target_s))
+        controller.observe([request], record, StepTimes(target_s + used_s + beside_s, used_s, target_s))
     return plain / spent, drafted_steps / steps
 
 
@@ -287,6 +291,22 @@ def test_wrong_cost_figures_are_corrected():
     """The machine is three times slower at width than was measured: drafting must stop where it loses."""
     truth = PassCosts([1, 2, 4, 8, 16], [10 * MS, 20 * MS, 40 * MS, 80 * MS, 160 * MS], [0.0] * 5)
     speed, _ = simulate(lambda step: 0.5, 0.5, true_cost=truth, steps=1000)
+    assert speed >= 0.97
+
+
+@pytest.mark.parametrize("times", [3.0, 10.0, 100.0])
+def test_stalls_of_the_machine_do_not_end_drafting(times):
+    """One pass in forty stands still for a while, whatever it reads: no reason to draft less."""
+    calm, used = simulate(lambda step: 0.8, 0.8)
+    speed, share = simulate(lambda step: 0.8, 0.8, mood=lambda step: times if step % 40 == 7 else 1.0)
+    assert share >= 0.9 * used
+    assert speed >= 0.95 * calm
+
+
+def test_what_drafts_cost_beside_the_pass_counts():
+    """Half a plain pass of bookkeeping for each draft: drafting must stop."""
+    host_s = 0.5 * costs().seconds([1], [100])
+    speed, _ = simulate(lambda step: 0.2, 0.2, host_s=host_s, steps=1000)
     assert speed >= 0.97
 
 

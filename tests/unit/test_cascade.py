@@ -3,6 +3,7 @@
 import pytest
 
 from foreword.config import DraftConfig, draft_config
+from foreword.draft import cascade
 from foreword.draft.base import BaseDrafter, DraftNeed, Plan, known_ids
 from foreword.draft.cascade import CascadeDrafter
 from foreword.draft.registry import check_drafter_name, make_drafter
@@ -148,3 +149,17 @@ def test_a_json_config_may_name_several():
     assert cascade.is_merging
     assert cascade.drafters[1].longest == 2
     assert isinstance(config, DraftConfig)
+
+
+def test_a_common_path_goes_to_the_parts_that_take_one():
+    parts = []
+
+    class Part(BaseDrafter):
+        name, need, default_num_nodes = "part", DraftNeed(), 1
+
+    def keep(config, _):
+        parts.append((config.method, config.model))
+        return Part()
+
+    cascade.make(DraftConfig(method="suffix,eagle3,medusa=own", model="common"), None, keep)
+    assert parts == [("suffix", None), ("eagle3", "common"), ("medusa", "own")]

@@ -103,6 +103,7 @@ def test_load_options_fill_what_is_not_asked_for(model):
     assert profile.load_options({}) == found, "as for `LLM`, where nothing is given"
     assert profile.load_options(free | {"dtype": "int8"}) == free | {"dtype": "int8", "threads": 2}
     assert profile.load_options(free | {"threads": 1})["threads"] == 1
+    assert profile.load_options(free | {"device": "cuda"}) == free | {"device": "cuda", "threads": 2}
     assert replace(profile, machine="another").load_options(free) == free
 
 

@@ -17,7 +17,7 @@ from foreword.tune.candidates import candidate, default_candidates, parse_candid
 from foreword.tune.measure import Arm, Bench, TunePrompt
 from foreword.tune.pairs import PairFacts, acceptance
 from foreword.tune.search import Outcome, Search, pays
-from foreword.tune.verdict import answer, pair_words, profile_of
+from foreword.tune.verdict import answer, pair_words, profile_of, winner_config
 from tests.support.tiny_llm import write_tiny_llm
 
 
@@ -218,3 +218,16 @@ MISTAKES = {
 def test_mistakes_are_one_line(options, words, capsys, tmp_path):
     assert main(["tune", *(["--out", str(tmp_path / "p.json")] if "--out" not in options else []), *options]) == 2
     assert words in capsys.readouterr().err
+
+
+def test_paths_of_a_profile_hold_in_every_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "e3").mkdir()
+    for config, method, path in (
+        (DraftConfig(method="eagle3", model="e3"), "eagle3", str(tmp_path / "e3")),
+        (DraftConfig(method="suffix,eagle3=e3"), f"suffix,eagle3={tmp_path / 'e3'}", None),
+        (DraftConfig(method="eagle3", model="owner/name"), "eagle3", "owner/name"),
+    ):
+        arm = SimpleNamespace(llm=SimpleNamespace(config=config), num_nodes=5)
+        found = winner_config(arm)
+        assert (found.method, found.model, found.num_speculative_tokens) == (method, path, 5)

@@ -91,7 +91,9 @@ class AdaptiveController:
         # Of the last steps, older ones counting less: tokens emitted, and those of plain steps in the same time.
         self._tokens = self._plain_tokens = 0.0
         self._lately = 1.0  # times what passes with drafted nodes should take, smoothed
-        self._host_s = 0.0  # of a plain step, beside drafter and target, smoothed
+        self._host_s = self._drafted_host_s = (
+            0.0  # of a plain step, and of one with drafts, beside drafter and target, smoothed
+        )
 
     def plan(self, requests: Sequence[Request]) -> list[Plan]:
         """The most that may be drafted for each; `fit` decides how much of it is read."""
@@ -184,14 +186,18 @@ class AdaptiveController:
         contexts = [request.kv_len - emitted for request, emitted in zip(requests, record.num_emitted, strict=True)]
         sizes = [tree.num_nodes for tree in record.trees]
         drafted = [tree.num_drafted for tree in record.trees]
-        if not any(drafted):  # what drafts cost the host is no part of a plain step
-            host_s = max(times.total_s - times.draft_s - times.target_s, 0.0)
-            self._host_s += _SMOOTH * (host_s - self._host_s) if self._host_s else host_s
+        host_s = max(times.total_s - times.draft_s - times.target_s, 0.0)
+        if any(drafted):
+            self._drafted_host_s = _smoothed(self._drafted_host_s, host_s)
+        else:
+            self._host_s = _smoothed(self._host_s, host_s)
         self.costs.refine(sizes, contexts, times.target_s)
         plain_pass_s = self.costs.seconds([tree.num_known for tree in record.trees], contexts)
         plain_s = plain_pass_s + self._host_s
-        pass_s = self._pass_s(sizes, contexts, times.target_s) if any(drafted) else plain_pass_s
-        step_s = pass_s + self._host_s + times.draft_s
+        step_s = plain_s + times.draft_s
+        if any(drafted):
+            added_host_s = max(self._drafted_host_s - self._host_s, 0.0)
+            step_s += self._pass_s(sizes, contexts, times.target_s) - plain_pass_s + added_host_s
         if any(plan.num_nodes > 0 for plan in record.plans):
             self._draft_s += _SMOOTH * (times.draft_s - self._draft_s)
         self._tokens = _REMEMBER * self._tokens + sum(record.num_emitted)
@@ -220,8 +226,9 @@ class AdaptiveController:
         One pass is believed only near what such passes have taken lately, in times of what they should; where several agree, so be it.
         """
         usual_s = self.costs.seconds(sizes, contexts)
-        believed = min(max(taken_s / usual_s, self._lately / _BELIEVED), self._lately * _BELIEVED)
-        self._lately += _FOLLOW * (taken_s / usual_s - self._lately)
+        ratio = min(max(taken_s / usual_s, self._lately / 2), 2 * self._lately)  # of a stall, no more is learned
+        believed = min(max(ratio, self._lately / _BELIEVED), self._lately * _BELIEVED)
+        self._lately += _FOLLOW * (ratio - self._lately)
         return usual_s * believed
 
     def _judge(self, book: _Book, tree: DraftTree, verdict: Verdict) -> None:
@@ -232,6 +239,11 @@ class AdaptiveController:
 
     def _book(self, request: Request) -> _Book:
         return self._books.setdefault(request.request_id, _Book())
+
+
+def _smoothed(value: float, new: float) -> float:
+    """A stall counts as twice the usual."""
+    return value + _SMOOTH * (min(new, 2 * value) - value) if value else new
 
 
 def _off(plan: Plan, reason: str) -> Plan:

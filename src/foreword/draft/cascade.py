@@ -15,6 +15,7 @@ import torch
 
 from foreword.config import DraftConfig
 from foreword.draft.base import BaseDrafter, Drafter, DraftNeed, Drawn, Plan, RequestView, known_ids
+from foreword.draft.registry import WITHOUT_WEIGHTS
 from foreword.errors import ConfigError
 from foreword.runtime.base import PassOutput
 from foreword.target.target import Target
@@ -207,6 +208,7 @@ def make(config: DraftConfig, target: Target, make_drafter: Callable[[DraftConfi
         name, _, path = part.partition("=")
         if name == "none":
             raise ConfigError(f"drafter is {config.method!r}; allowed: names of drafters that draft, without none")
-        parts.append(replace(config, method=name, model=path or config.model))
+        common = None if name in WITHOUT_WEIGHTS else config.model
+        parts.append(replace(config, method=name, model=path or common))
     drafters = [make_drafter(part, target) for part in parts]
     return CascadeDrafter(drafters, config.cascade_threshold, config.cascade_merge)

@@ -74,7 +74,7 @@ class Profile:
         options = dict(given)
         if self.machine != machine_key():
             return options
-        if all(options.get(name) in (None, "auto") for name in ("runtime", "dtype")):
+        if all(options.get(name) in (None, "auto") for name in ("runtime", "dtype", "device")):
             options |= {"runtime": self.runtime, "dtype": self.dtype}
         if options.get("threads") is None and self.threads is not None:
             options["threads"] = self.threads

@@ -120,7 +120,7 @@ class Medusa:
                         continue
                     accepted = np.cumprod(own == 0, axis=1).sum(axis=1)
                     chains.append(accepted.tolist())
-                    rows.append(own[: len(own) - num_heads + 1])  # places that all heads can be judged at
+                    rows.append(own[: max(0, len(own) - num_heads + 1)])  # places that all heads can be judged at
                     by_category[category or "none"][0] += int((accepted > 0).sum())
                     by_category[category or "none"][1] += len(own)
         found = np.concatenate(rows) if rows else np.zeros((0, num_heads), dtype=np.int64)

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from foreword.config import DraftConfig
 from foreword.engine.llm import LLM, LoadedModel
 from foreword.errors import ForewordError
 from foreword.sampling.params import SamplingParams
@@ -39,7 +40,10 @@ def measure_speeds(
     begun_s = time.perf_counter()
     try:
         model = drafted_for(model, drafter, folder)
-        llms = [LLM(model, "none", batch_size=1), LLM(model, f"{drafter}={folder}", batch_size=1)]
+        llms = [
+            LLM(model, "none", batch_size=1),
+            LLM(model, DraftConfig(method=drafter, model=str(folder)), batch_size=1),
+        ]
     except ForewordError:
         return None  # the last measurement has said why
     tokens, seconds, num_prompts = [0, 0], [0.0, 0.0], 0

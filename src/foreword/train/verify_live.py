@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from foreword.config import DraftConfig
 from foreword.draft.medusa.tuned import METHOD as TUNED
 from foreword.engine.llm import LLM, LoadedModel
 from foreword.errors import ForewordError
@@ -33,7 +34,9 @@ def verified_tokens_per_step(
     """
     deadline_s = time.perf_counter() + limit_s
     try:
-        llm = LLM(drafted_for(model, drafter, folder), f"{drafter}={folder}", batch_size=_TOGETHER)
+        llm = LLM(
+            drafted_for(model, drafter, folder), DraftConfig(method=drafter, model=str(folder)), batch_size=_TOGETHER
+        )
         results = []
         for start in range(0, len(prompts), _TOGETHER):
             part = [list(prompt) for prompt in prompts[start : start + _TOGETHER]]

@@ -2,6 +2,7 @@
 
 import datetime
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from foreword.config import DraftConfig
@@ -31,8 +32,21 @@ def profile_of(outcome: Outcome) -> Profile:
 
 
 def winner_config(arm: Arm) -> DraftConfig:
-    """Its settings, the number of nodes included."""
-    return replace(arm.llm.config, num_speculative_tokens=arm.num_nodes)
+    """Its settings, the number of nodes included; files by paths that hold in every folder."""
+    config = arm.llm.config
+    parts = [part.partition("=") for part in config.method.split(",")]
+    return replace(
+        config,
+        method=",".join(f"{name}{equals}{_absolute(path)}" for name, equals, path in parts),
+        model=None if config.model is None else _absolute(config.model),
+        num_speculative_tokens=arm.num_nodes,
+    )
+
+
+def _absolute(path: str) -> str:
+    """What is no path here, a hub id say, stays."""
+    file = Path(path).expanduser()
+    return str(file.resolve()) if path and file.exists() else path
 
 
 def plain_tok_per_s(outcome: Outcome) -> float | None:

@@ -27,7 +27,7 @@ from foreword.tree.pack import pack
 from foreword.verify.verdict import Verdict
 
 CHUNK = 512  # most pairs read in one pass, and most features kept unread
-_FEW = 16  # rows that may hold on to the features of their whole pass
+_FEW = 32  # nodes of a pass whose features may all be held for the sake of some
 
 
 @dataclass(frozen=True, eq=False)
@@ -104,7 +104,7 @@ class EagleReader:
                 place.is_over, place.features = True, []
                 continue
             piece = _Piece(features, start, verdict.path[:num_new])
-            place.features.append(piece if num_new <= _FEW else piece.rows())
+            place.features.append(piece if len(features) <= _FEW else piece.rows())
             place.num_seen = request.kv_len
             while place.num_seen - place.num_read > CHUNK:
                 self._read_ahead(request, place)

@@ -38,10 +38,10 @@ def generic_paths(accuracies: Sequence[Sequence[float]] | None = None) -> Paths:
 def paths_of(card: Mapping[str, Any]) -> Paths:
     """The tree of a card. `CheckpointError` where what it says is no tree."""
     accuracies = card.get("accuracies")
-    if "choices" not in card:
-        return generic_paths(accuracies)
-    choices, chances = card["choices"], card.get("choice_probs")
+    choices, chances = card.get("choices"), card.get("choice_probs")
     try:
+        if choices is None:
+            choices, chances = zip(*generic_paths(accuracies), strict=True)
         paths = [tuple(int(rank) for rank in path) for path in choices]
         if chances is None:
             chances = [_product(accuracies or GENERIC_ACCURACIES, path) for path in paths]
