@@ -74,4 +74,4 @@ def _pooled(table: np.ndarray, seed: int) -> Estimate:
 def _ratio(sums: np.ndarray) -> np.ndarray:
     """Of sums over prompts: (2 or 4, ...) to (...)."""
     rate = sums[0] / sums[1]
-    return rate if len(sums) == 2 else rate * sums[3] / sums[2]
+    return rate if len(sums) == 2 else rate / (sums[2] / sums[3])  # of a row to itself exactly 1
