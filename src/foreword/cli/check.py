@@ -106,15 +106,10 @@ def _chosen(draft: dict[str, Any]) -> "DraftConfig":
 def _prompts(llm: "LLM", lines: list[PromptLine] | None) -> list["Prompt"]:
     """Ready to run; without a file those of the demo, as plain text where the model has no chat template."""
     from foreword.cli.check_run import Prompt
-    from foreword.cli.conversation import Conversation
+    from foreword.cli.conversation import Conversation, own_prompts
     from foreword.cli.demo_prompts import PROMPTS
 
-    if lines is None:
-        is_chat = llm.tokenizer.has_chat_template
-        lines = [
-            PromptLine(f"prompt {name}", name, turns=(text,) if is_chat else None, prompt=None if is_chat else text)
-            for name, text in PROMPTS.items()
-        ]
+    lines = own_prompts(llm, PROMPTS) if lines is None else lines
     begun = [Conversation.begin(llm, line) for line in lines]
     return [Prompt(c.line.id, c.prompt_ids, c.drafting) for c in begun]
 

@@ -1,6 +1,6 @@
 """Asking: one question or all turns of a conversation, many side by side."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -96,3 +96,12 @@ def _first_question(llm: LLM, line: PromptLine) -> Any:
     if line.where == THE_PROMPT and not llm.tokenizer.has_chat_template:
         return line.turns[0]
     return [{"role": "user", "content": line.turns[0]}]
+
+
+def own_prompts(llm: LLM, texts: Mapping[str, str]) -> list[PromptLine]:
+    """A command's own texts by name: as chat, or plainly where the model has no chat template."""
+    is_chat = llm.tokenizer.has_chat_template
+    return [
+        PromptLine(f"prompt {name}", name, turns=(text,) if is_chat else None, prompt=None if is_chat else text)
+        for name, text in texts.items()
+    ]

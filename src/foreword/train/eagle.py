@@ -26,7 +26,7 @@ from foreword.train.linear_fit import fit_next_feature
 from foreword.train.losses import best_tokens, head_loss, soft_targets
 from foreword.train.method import Losses, Measures, RunFacts, TargetTables
 from foreword.train.settings import TrainSettings
-from foreword.train.simulate import measure_batches
+from foreword.train.simulate import in_a_row, measure_batches
 from foreword.train.vocabulary import draft_ids, drafted_vocab, vocab_maps
 
 NOISE = 0.1  # most that a feature is disturbed by
@@ -123,15 +123,10 @@ class Eagle:
 
     def _accepted(self, batch: Batch) -> Tensor:
         """For each pair, how many guesses in a row are the answer's own tokens (B, A - 1)."""
-        first, num_pairs = batch.num_columns - batch.answer_columns, batch.answer_columns - 1
-        said = self._draft_ids[batch.token_ids[:, first:]]  # (B, A)
-        accepted = torch.zeros(len(said), num_pairs, dtype=torch.int64)
-        is_alive = torch.ones(len(said), num_pairs, dtype=torch.bool)
-        for step, state in enumerate(self._unroll(batch, EVAL_DEPTH, _features(batch))):
-            best = best_tokens(state.to(self._dtype).flatten(0, 1), self._head).view(len(said), num_pairs)
-            is_alive &= best == F.pad(said, (0, step + 1), value=-2)[:, step + 2 :][:, :num_pairs]
-            accepted += is_alive
-        return accepted
+        said = self._draft_ids[batch.token_ids[:, batch.num_columns - batch.answer_columns :]]  # (B, A)
+        states = self._unroll(batch, EVAL_DEPTH, _features(batch))
+        rows = (state.to(self._dtype).flatten(0, 1) for state in states)
+        return in_a_row(said, (best_tokens(row, self._head).view(len(said), -1) for row in rows))
 
 
 def _features(batch: Batch) -> Tensor:

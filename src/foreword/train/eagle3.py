@@ -17,7 +17,7 @@ from foreword.train.features import Entry, FeatureStore
 from foreword.train.losses import best_tokens, head_loss, soft_targets
 from foreword.train.method import Losses, Measures, RunFacts, TargetTables
 from foreword.train.settings import TrainSettings
-from foreword.train.simulate import measure_batches
+from foreword.train.simulate import in_a_row, measure_batches
 from foreword.train.vocabulary import draft_ids, drafted_vocab, vocab_maps
 
 _DECAY = 0.8  # weight of a depth, of the one before
@@ -129,17 +129,11 @@ class Eagle3:
 
     def _accepted(self, batch: Batch) -> Tensor:
         """For each pair, how many guesses in a row are the answer's own tokens (B, A - 1)."""
-        first, num_pairs = batch.num_columns - batch.answer_columns, batch.answer_columns - 1
-        said = self._draft_ids[batch.token_ids[:, first:]]  # (B, A)
-        accepted = torch.zeros(len(said), num_pairs, dtype=torch.int64)
-        is_alive = torch.ones(len(said), num_pairs, dtype=torch.bool)
+        said = self._draft_ids[batch.token_ids[:, batch.num_columns - batch.answer_columns :]]  # (B, A)
         head = self.module.lm_head.weight.to(self._dtype)
-        for step, state in enumerate(self._unroll(batch, self.options.eval_depth)):
-            rows = self.module.norm(state).to(self._dtype).flatten(0, 1)
-            best = best_tokens(rows, head).view(len(said), num_pairs)
-            is_alive &= best == F.pad(said, (0, step + 1), value=-2)[:, step + 2 :][:, :num_pairs]
-            accepted += is_alive
-        return accepted
+        states = self._unroll(batch, self.options.eval_depth)
+        rows = (self.module.norm(state).to(self._dtype).flatten(0, 1) for state in states)
+        return in_a_row(said, (best_tokens(row, head).view(len(said), -1) for row in rows))
 
 
 def taps_for(spec: ModelSpec) -> tuple[int, ...]:

@@ -4,6 +4,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from foreword.train.batches import Batch
@@ -32,6 +33,22 @@ def measure_batches(
                     by_category[category or "none"][1] += len(row)
     shares = {name: right / num for name, (right, num) in sorted(by_category.items())}
     return measure(chains, depth, shares)
+
+
+def in_a_row(said: Tensor, guesses: Iterable[Tensor]) -> Tensor:
+    """For each pair, how many guesses in a row are the answer's own tokens (B, A - 1).
+
+    Args:
+        said: the answers (B, A) in the drafter's ids; below 0 where it has none.
+        guesses: of each further step (B, A - 1).
+    """
+    num_pairs = said.shape[1] - 1
+    accepted = torch.zeros(len(said), num_pairs, dtype=torch.int64)
+    is_alive = torch.ones(len(said), num_pairs, dtype=torch.bool)
+    for step, best in enumerate(guesses):
+        is_alive &= best == F.pad(said, (0, step + 1), value=-2)[:, step + 2 :][:, :num_pairs]
+        accepted += is_alive
+    return accepted
 
 
 def measure(chains: Sequence[Chains], depth: int, shares: Mapping[str, float]) -> Measures:
