@@ -144,6 +144,7 @@ class DraftConfig:
     # draft_model, layerskip, eagle*: candidates a level; 1 drafts a chain. None: 1, eagle* as their card says
     draft_tree_width: int | None = None
     draft_tree_depth: int | None = None  # eagle*: most tokens in a row in a tree; None: as their card says
+    draft_vocab: str | None = None  # eagle, eagle2, medusa*: .pt or .json list of the tokens to draft [frspec25]
     draft_confidence_threshold: float = 0.0  # draft_model, layerskip: stop a chain where the drafter is less sure
     draft_noise: str = "shared"  # whose noise draws guesses, as the verifier asks: the target's, or their "own"
     cascade_merge: bool = False  # several drafters: merge their trees; False: the first worthwhile one
@@ -224,6 +225,7 @@ DRAFT_CONFIG_ALIASES = {
     "assistant_early_exit": "exit_layer",  # Hugging Face
     "speculative_eagle_topk": "draft_tree_width",  # SGLang
     "speculative_num_steps": "draft_tree_depth",  # SGLang
+    "speculative_token_map": "draft_vocab",  # SGLang
 }
 
 

@@ -68,6 +68,34 @@ def head_tensors(
     return tensors
 
 
+def stream_norms(target: ModelSpec, kind: str, num_taps: int = 3) -> dict[str, Tensor]:
+    """Random norms of the streams before fc, far from all ones: "norm_before_fc" or "fc_norm"."""
+    generator = torch.Generator().manual_seed(8)
+    hidden = target.hidden_size
+    if kind == "norm_before_fc":
+        return {"input_norm.weight": 1 + 0.8 * torch.randn(num_taps * hidden, generator=generator)}
+    return {
+        f"fc_norm.{i}.weight": (i + 1) * (1 + 0.8 * torch.randn(hidden, generator=generator)) for i in range(num_taps)
+    }
+
+
+def reference_norms(features: Tensor, tensors: dict[str, Tensor], eps: float) -> Tensor:
+    """Concatenated streams (n, taps * hidden) as fc reads them, written out."""
+
+    def norm(x: Tensor, weight: Tensor) -> Tensor:
+        return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + eps) * weight.to(x.dtype)
+
+    if "input_norm.weight" in tensors:
+        return norm(features, tensors["input_norm.weight"])
+    weights = [tensors[name] for name in sorted(tensors) if name.startswith("fc_norm.")]
+    parts = features.chunk(len(weights) or 1, -1)
+    return (
+        torch.cat([norm(part, weight) for part, weight in zip(parts, weights, strict=True)], -1)
+        if weights
+        else features
+    )
+
+
 def save_head(folder: Path, config: dict[str, Any], tensors: dict[str, Tensor]) -> Path:
     """A folder as the authors of the methods lay it out."""
     folder.mkdir(parents=True, exist_ok=True)
@@ -82,22 +110,28 @@ def network(folder: Path, is_eagle3: bool, target: ModelSpec, weights: Any, runt
 
 
 def reference_layer(
-    target: ModelSpec, tensors: dict[str, Tensor], inputs: Tensor, embedded: Tensor | None, options: dict[str, Any]
+    target: ModelSpec,
+    tensors: dict[str, Tensor],
+    inputs: Tensor,
+    embedded: Tensor | None,
+    options: dict[str, Any],
+    layer: int = 0,
 ) -> Tensor:
     """States of a chain of pairs, in plain torch: causal attention written out, no cache, no fused maps.
 
     Args:
         inputs: g of each pair (EAGLE-3), or fc of embedding and feature (EAGLE-1), (n, hidden); float64 or float32.
         embedded: embeddings of the tokens (EAGLE-3).
+        layer: later ones are plain: `inputs` is the output of the layer before.
     """
-    prefix = "layers.0." if embedded is None else "midlayer."
+    prefix = f"layers.{layer}." if embedded is None else "midlayer."
     w = {name: tensors[f"{prefix}{part}.weight"].to(inputs.dtype) for name, part in LAYER.items()}
 
     def norm(x: Tensor, name: str) -> Tensor:
         weight = tensors[prefix + name + ".weight"].to(x.dtype)
         return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + target.norm_eps) * weight
 
-    residual, read = inputs, inputs
+    residual, read = inputs, norm(inputs, "input_layernorm") if layer else inputs
     if embedded is not None:
         normed = norm(inputs, "hidden_norm")
         read = torch.cat((norm(embedded.to(inputs.dtype), "input_layernorm"), normed), -1)
@@ -121,5 +155,5 @@ def reference_layer(
 
 
 __all__ = [
-    "head_config", "head_tensors", "network", "reference_layer", "save_head", "taps_of",
+    "head_config", "head_tensors", "network", "reference_layer", "reference_norms", "save_head", "stream_norms", "taps_of",
 ]  # fmt: skip

@@ -371,7 +371,6 @@ def test_misfits_are_refused_with_the_reason(tmp_path):
     refused(CheckpointError, "shape .*; was it made for another model", num_key_value_heads=3)
     refused(CheckpointError, "no tensor 'layers.0.down.weight'", without=("midlayer.mlp.down_proj.weight",))
     refused(UnsupportedModelError, "does not use: mask_hidden", {"mask_hidden": torch.zeros(1)})
-    refused(UnsupportedModelError, "sets fc_norm", fc_norm=True)
     refused(CheckpointError, "no table d2t says", {"lm_head.weight": torch.zeros(40, 48)})
     save_head(tmp_path, head_config(TARGET, False), head_tensors(TARGET, False))
     with pytest.raises(UnsupportedModelError, match="holds an EAGLE-1 or EAGLE-2 network; use it as eagle2=PATH"):

@@ -61,15 +61,20 @@ def drafter_facts(kind: str, path: str) -> dict[str, Any]:
     return {**_eagle_facts(kind, EagleFiles(path)), "path": path}
 
 
-def fit_facts(kind: str, path: str, target: "LoadedModel", measures: bool) -> dict[str, Any]:
+def fit_facts(
+    kind: str, path: str, target: "LoadedModel", measures: bool, draft_vocab: str | None = None
+) -> dict[str, Any]:
     """Whether it drafts for this target, else why not; and, if asked, tokens a step and acceptance on a few prompts."""
     from foreword.cli.demo_prompts import PROMPTS
+    from foreword.config import DraftConfig
     from foreword.engine.llm import LLM
     from foreword.sampling.params import SamplingParams
 
-    facts: dict[str, Any] = {"target": target.checkpoint.source, "fits": True, "reason": None, "measured": None}
+    facts: dict[str, Any] = {
+        "target": target.checkpoint.source, "fits": True, "reason": None, "draft_vocab": draft_vocab, "measured": None,
+    }  # fmt: skip
     try:
-        llm = LLM(target, f"{kind}={path}")
+        llm = LLM(target, DraftConfig(method=kind, model=path, draft_vocab=draft_vocab))
     except ForewordError as error:
         return facts | {"fits": False, "reason": str(error)}
     if not measures:
@@ -148,16 +153,26 @@ def _eagle_facts(kind: str, files: "EagleFiles") -> dict[str, Any]:
         "drafter": kind,
         "layout": "speculators" if "speculators_model_type" in config or inner is not config else "official",
         "hidden_size": inner.get("hidden_size"),
+        "num_layers": inner.get("num_hidden_layers", 1),
         "num_heads": inner.get("num_attention_heads"),
         "fc": list(files.tensor("fc.weight").shape),
         "vocab_size": inner.get("vocab_size"),
         "draft_vocab_size": next((len(files.tensor(n)) for n in ("head.weight", "d2t") if n in files), None),
+        "options": _options(config),
         "taps": None if kind != "eagle3" else taps or "2, L/2 and L-3 of L layers (the default)",
         "borrows": [name for name in ("embed.weight", "head.weight") if name not in files],
         "stored_bytes": sum(tensor.numel() * tensor.element_size() for tensor in tensors),
         "made_for": card.get("target") or verifier.get("name_or_path"),
         "notes": [],
     }
+
+
+def _options(config: Mapping[str, Any]) -> list[str]:
+    """What an EAGLE-3 network computes otherwise than its authors'."""
+    from foreword.draft.eagle.load import stream_norm
+
+    own = [name for name in ("norm_before_residual", "norm_output") if config.get(name)]
+    return [*([norm] if (norm := stream_norm(config)) else []), *own]
 
 
 def _model_facts(path: str) -> dict[str, Any]:
@@ -197,6 +212,17 @@ def _trained_facts(path: str) -> dict[str, Any]:
         "made_for": files.card.get("target"),
         "notes": [],
     }
+
+
+def trim_notes(draft_vocab: str, target: "LoadedModel") -> list[str]:
+    """How many tokens are left of the vocabulary."""
+    from foreword.config import DraftConfig
+    from foreword.draft.draft_vocab import drafted_ids
+
+    ids = drafted_ids(DraftConfig(method="eagle2", draft_vocab=draft_vocab), target)
+    assert ids is not None, "a list is named"
+    size = target.checkpoint.spec.vocab_size
+    return [f"{draft_vocab}: {len(ids):,} of the target's {size:,} tokens are drafted, end and special ones included"]
 
 
 def pairing_notes(path: str, target: "LoadedModel") -> list[str]:

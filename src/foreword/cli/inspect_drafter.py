@@ -1,5 +1,6 @@
 """`foreword inspect DRAFTER --model TARGET`: what a trained drafter is, whether it fits, what it gains."""
 
+import json
 from typing import Any
 
 from foreword.cli.output import console, print_json
@@ -20,6 +21,7 @@ _LABELS = {
     "num_parameters": "parameters",
     "vocab_size": "vocabulary",
     "draft_vocab_size": "draft vocabulary",
+    "options": "options",
     "has_token_map": "token map",
     "taps": "streams it reads",
     "borrows": "borrows of the target",
@@ -34,6 +36,7 @@ def inspect_drafter(
     path: str,
     model: str | None,
     *,
+    draft_vocab: str | None = None,
     measures: bool,
     as_json: bool,
     runtime: str = "auto",
@@ -41,14 +44,16 @@ def inspect_drafter(
     threads: int | None = None,
 ) -> None:
     """Describe the files, try them beside the target, and measure."""
-    from foreword.cli.drafter_facts import drafter_facts, fit_facts, pairing_notes
+    from foreword.cli.drafter_facts import drafter_facts, fit_facts, pairing_notes, trim_notes
     from foreword.target.load import load_model
 
     facts = drafter_facts(kind, path)
     target = load_model(model, runtime=runtime, dtype=dtype, threads=threads)
     if kind == "draft_model":
         facts["notes"] = pairing_notes(path, target)
-    facts["fit"] = fit_facts(kind, path, target, measures)
+    facts["fit"] = fit_facts(kind, path, target, measures, draft_vocab)
+    if draft_vocab is not None and facts["fit"]["fits"]:
+        facts["notes"] = [*facts["notes"], *trim_notes(draft_vocab, target)]
     if as_json:
         print_json(facts)
     else:
@@ -69,7 +74,7 @@ def _print(facts: dict[str, Any]) -> None:
     if not fit["fits"]:
         screen.print(f"\ndoes not fit {fit['target']}: {fit['reason']}")
         return
-    screen.print(f"\nfits {fit['target']}: use it with --drafter {facts['drafter']}={facts['path']}")
+    screen.print(f"\nfits {fit['target']}: use it with {_use(facts)}", soft_wrap=True)
     if (measured := fit["measured"]) is not None:
         depths = ", ".join(f"{rate:.2f}" for rate in measured["accept_rate_at_depth"])
         prompts = ", ".join(
@@ -79,6 +84,14 @@ def _print(facts: dict[str, Any]) -> None:
             f"{measured['tokens_per_step']:.2f} tokens a step with {measured['num_speculative_tokens']} drafted ({prompts}), "
             f"{measured['runtime']} {measured['dtype']}; accepted by depth {depths}"
         )
+
+
+def _use(facts: dict[str, Any]) -> str:
+    """The option that names it."""
+    if (draft_vocab := facts["fit"]["draft_vocab"]) is None:
+        return f"--drafter {facts['drafter']}={facts['path']}"
+    settings = {"method": facts["drafter"], "model": facts["path"], "draft_vocab": draft_vocab}
+    return f"--speculative-config '{json.dumps(settings)}'"
 
 
 def _text(key: str, value: Any) -> str:

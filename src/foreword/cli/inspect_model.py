@@ -8,6 +8,7 @@ import typer
 from foreword.cli import options as opt
 from foreword.cli.output import console, print_json
 from foreword.cli.sizes import size_text
+from foreword.errors import ConfigError
 
 
 def inspect(
@@ -18,6 +19,7 @@ def inspect(
     model: Annotated[
         str | None, typer.Option(help="The model that the drafter is for; what is inspected is then a drafter.")
     ] = None,
+    draft_vocab: opt.DraftVocab = None,
     measure: Annotated[bool, typer.Option(help="Measure a drafter on a few prompts.")] = True,
     runtime: opt.Runtime = "auto",
     dtype: opt.Dtype = "auto",
@@ -38,10 +40,14 @@ def inspect(
         from foreword.cli.inspect_drafter import inspect_drafter
 
         inspect_drafter(
-            kind or "draft_model", what, model,
+            kind or "draft_model", what, model, draft_vocab=draft_vocab,
             measures=measure, as_json=json, runtime=runtime, dtype=dtype, threads=threads,
         )  # fmt: skip
         return
+    if draft_vocab is not None:
+        raise ConfigError(
+            "--draft-vocab trims the head of a drafter, and a model is inspected; name a drafter's folder"
+        )
     _inspect_model(what or model, json)
 
 

@@ -66,6 +66,14 @@ NumSpeculativeTokens = Annotated[
         rich_help_panel=_DRAFT,
     ),
 ]
+DraftVocab = Annotated[
+    str | None,
+    typer.Option(
+        metavar="FILE",
+        help="Draft only these tokens (eagle, eagle2, medusa*): a .pt or .json list of ids; draft_vocab in --speculative-config.",
+        rich_help_panel=_DRAFT,
+    ),
+]
 Verifier = Annotated[
     str,
     typer.Option(

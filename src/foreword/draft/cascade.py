@@ -15,7 +15,7 @@ import torch
 
 from foreword.config import DraftConfig
 from foreword.draft.base import BaseDrafter, Drafter, DraftNeed, Drawn, Plan, RequestView, known_ids
-from foreword.draft.registry import WITHOUT_WEIGHTS
+from foreword.draft.registry import TRIMMED, WITHOUT_WEIGHTS
 from foreword.errors import ConfigError
 from foreword.runtime.base import PassOutput
 from foreword.target.target import Target
@@ -209,6 +209,7 @@ def make(config: DraftConfig, target: Target, make_drafter: Callable[[DraftConfi
         if name == "none":
             raise ConfigError(f"drafter is {config.method!r}; allowed: names of drafters that draft, without none")
         common = None if name in WITHOUT_WEIGHTS else config.model
-        parts.append(replace(config, method=name, model=path or common))
+        vocab = config.draft_vocab if name in TRIMMED else None
+        parts.append(replace(config, method=name, model=path or common, draft_vocab=vocab))
     drafters = [make_drafter(part, target) for part in parts]
     return CascadeDrafter(drafters, config.cascade_threshold, config.cascade_merge)

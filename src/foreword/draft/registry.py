@@ -24,6 +24,7 @@ DRAFTERS: dict[str, str] = {
     "eagle3": "foreword.draft.eagle.drafter",
 }
 
+TRIMMED = ("eagle", "eagle2", "medusa", "medusa2")  # heads over the whole vocabulary, which `draft_vocab` trims
 WITHOUT_WEIGHTS = ("auto", "none", "ngram", "suffix", "recycling", "lookahead", "layerskip")  # these take no path
 
 
@@ -49,6 +50,8 @@ def check_draft_config(config: DraftConfig) -> None:
             raise ConfigError(_takes_no_path(name, path))
     if config.model is not None and all(name in WITHOUT_WEIGHTS for name in names):
         raise ConfigError(_takes_no_path(config.method, config.model))
+    if config.draft_vocab is not None:
+        _check_trimmed(config.method, names)
     for part in parts:
         if parts.count(part) > 1:
             raise ConfigError(f"drafter is {config.method!r}, which names {part} twice; name each drafter once")
@@ -57,6 +60,20 @@ def check_draft_config(config: DraftConfig) -> None:
         raise ConfigError(
             f"drafter is {config.method!r}; auto is suffix, drafting only what pays, and goes with no other: name "
             f"{','.join(['suffix', *others])} with policy adaptive (--adaptive), which is the same for several"
+        )
+
+
+def _check_trimmed(method: str, names: list[str]) -> None:
+    """`ConfigError` where `draft_vocab` would be left aside."""
+    if "eagle3" in names:
+        raise ConfigError(
+            f"draft_vocab trims the heads of {', '.join(TRIMMED)}; drafter is {method!r}, and eagle3 was trained with a "
+            f"vocabulary of its own (the table d2t in its file); leave draft_vocab out"
+        )
+    if not set(names) & set(TRIMMED):
+        raise ConfigError(
+            f"draft_vocab trims the heads of {', '.join(TRIMMED)}; drafter is {method!r}, which has none of them; leave "
+            f"draft_vocab out"
         )
 
 

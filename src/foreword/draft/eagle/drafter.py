@@ -16,6 +16,7 @@ from foreword.checkpoint.trained import trained_drafter
 from foreword.config import DraftConfig
 from foreword.draft.autoregress import Autoregression
 from foreword.draft.base import BaseDrafter, DraftNeed, Drawn, Plan, RequestView
+from foreword.draft.draft_vocab import drafted_ids
 from foreword.draft.eagle.files import EagleFiles
 from foreword.draft.eagle.growth import ShapedGrowth
 from foreword.draft.eagle.load import EagleNetwork, load_network
@@ -127,5 +128,6 @@ def make(config: DraftConfig, target: Target) -> EagleDrafter:
         )
     if beside.choice.name == "torch":
         theirs = theirs.as_dtype(beside.choice.dtype)
-    network = load_network(EagleFiles(folder), config.method == "eagle3", target.spec, theirs, beside.runtime)
+    files, ids = EagleFiles(folder), drafted_ids(config, beside)
+    network = load_network(files, config.method == "eagle3", target.spec, theirs, beside.runtime, ids)
     return EagleDrafter(network, config)

@@ -9,13 +9,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, final
 
+import torch
 from torch import Tensor
 
-from foreword.checkpoint.borrowed import BorrowedWeights
 from foreword.checkpoint.cache import cache_folder, sha256_of
 from foreword.checkpoint.drafter_files import drafter_folder, open_tensors
 from foreword.checkpoint.json_file import read_json
 from foreword.errors import CheckpointError, UnsupportedModelError
+from foreword.runtime.base import WeightSource
 
 _PARTS = {
     "input_layernorm": "attn_norm", "hidden_norm": "hidden_norm", "post_attention_layernorm": "mlp_norm",
@@ -23,7 +24,8 @@ _PARTS = {
     "self_attn.q_norm": "q_norm", "self_attn.k_norm": "k_norm",
     "mlp.gate_proj": "gate", "mlp.up_proj": "up", "mlp.down_proj": "down",
 }  # fmt: skip
-_NAMES = {"embed_tokens": "embed", "norm": "norm", "lm_head": "head", "fc": "fc"}
+_NAMES = {"embed_tokens": "embed", "norm": "norm", "lm_head": "head", "fc": "fc", "input_norm": "input_norm"}
+_STREAM_NORM = re.compile(r"fc_norm\.\d+\.weight")
 _LAYER = re.compile(r"(?:midlayer|layers\.(\d+))\.(.+)\.(weight|bias)")
 _TABLES = ("d2t", "t2d")
 _FILES = ("model.safetensors", "pytorch_model.bin")
@@ -32,7 +34,9 @@ _NOT_NEEDED = ("rotary_emb.inv_freq", ".freqs_cis")
 
 @final
 class EagleFiles:
-    """The tensors of a folder by canonical name; `fc.weight`, `fc.bias`, `d2t` and `t2d` beside the decoder's.
+    """The tensors of a folder by canonical name.
+
+    Beside the decoder's: `fc.weight`, `fc.bias`, `d2t`, `t2d`, `input_norm.weight`, `fc_norm.{i}.weight`.
 
     Args:
         path: the folder, or a hub id.
@@ -60,6 +64,18 @@ class EagleFiles:
                 f"{self.path} has tensors that foreword's EAGLE layer does not use: {', '.join(sorted(unknown)[:3])}; "
                 f"leaving them out would make its guesses worse"
             )
+        self._settle_norms()
+
+    def _settle_norms(self) -> None:
+        """The norm before attention of a layer after the first one, which some call hidden_norm: one tensor, or a copy."""
+        for name in [name for name in self._names if name.endswith(".hidden_norm.weight")]:
+            usual = name.replace("hidden_norm", "attn_norm")
+            if name.startswith("layers.0."):
+                continue
+            if usual not in self._names:
+                self._names[usual] = self._names.pop(name)
+            elif torch.equal(self.tensor(name), self.tensor(usual)):
+                del self._names[name]
 
     @property
     def fingerprint(self) -> str:
@@ -86,7 +102,7 @@ class EagleFiles:
 def _canonical(stored: str) -> str | None:
     """Foreword's name of a tensor; None for one that it does not know."""
     name = stored.removeprefix("model.")
-    if name in _TABLES:
+    if name in _TABLES or _STREAM_NORM.fullmatch(name):
         return name
     if match := _LAYER.fullmatch(name):
         index, part, kind = match.groups()
@@ -95,7 +111,7 @@ def _canonical(stored: str) -> str | None:
     return f"{_NAMES[bare]}.{kind}" if bare in _NAMES and kind in ("weight", "bias") else None
 
 
-def check_shapes(files: EagleFiles, weights: BorrowedWeights, shapes: Mapping[str, Sequence[int]]) -> None:
+def check_shapes(files: EagleFiles, weights: WeightSource, shapes: Mapping[str, Sequence[int]]) -> None:
     """`CheckpointError` for a tensor that is missing or has another shape."""
     for name, shape in shapes.items():
         if not weights.has_tensor(name):

@@ -4,7 +4,7 @@ Every misfit is refused with its reason: another hidden size, vocabulary or tap 
 would be left out.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -14,13 +14,15 @@ from torch import Tensor
 from foreword.checkpoint.borrowed import BorrowedWeights
 from foreword.checkpoint.hf_config import FAMILIES, spec_from_config
 from foreword.config import ModelSpec
+from foreword.draft.draft_vocab import TrimmedHead, check_untrimmed
 from foreword.draft.eagle.files import EagleFiles, check_shapes
-from foreword.draft.eagle.fusion import Fusion, StreamFusion, TokenFusion
+from foreword.draft.eagle.fusion import Fusion, StreamFusion, StreamNorms, TokenFusion
 from foreword.draft.eagle.reader import EagleReader
 from foreword.errors import CheckpointError, UnsupportedModelError
 from foreword.runtime.base import Runtime, WeightSource
 from foreword.sampling.drafting import DraftVocab
 
+_STREAM_NORMS = ("norm_before_fc", "fc_norm")
 DEFAULT_CONTEXT = 2048  # of a folder that names none: what the methods' authors train with
 
 
@@ -35,7 +37,12 @@ class EagleNetwork:
 
 
 def load_network(
-    files: EagleFiles, is_eagle3: bool, target: ModelSpec, theirs: WeightSource, runtime: Runtime
+    files: EagleFiles,
+    is_eagle3: bool,
+    target: ModelSpec,
+    theirs: WeightSource,
+    runtime: Runtime,
+    draft_ids: Tensor | None = None,
 ) -> EagleNetwork:
     """Build it beside a target.
 
@@ -45,6 +52,7 @@ def load_network(
         target: what the target is.
         theirs: the target's weights, for what the folder leaves out.
         runtime: what the target runs on.
+        draft_ids: the only tokens to draft, ascending; those of its head unless given [frspec25].
     """
     if ("layers.0.hidden_norm.weight" in files) != is_eagle3:
         found, name = ("EAGLE-1 or EAGLE-2", "eagle2") if is_eagle3 else ("EAGLE-3", "eagle3")
@@ -52,12 +60,20 @@ def load_network(
     taps = taps_of(files.config, target) if is_eagle3 else ()
     spec = _spec(files, is_eagle3, target)
     ids = id_map(files, target.vocab_size)
-    weights = BorrowedWeights(files, theirs, _borrowed(is_eagle3, target), ids)
-    _check(files, weights, spec, target, len(taps) or 2)
+    weights: WeightSource = BorrowedWeights(files, theirs, _borrowed(is_eagle3, target), ids)
+    norms = norm_names(files.config, len(taps))
+    _check(files, weights, spec, target, len(taps), norms)
+    check_untrimmed(files.path, None if ids is None and not is_eagle3 else spec.num_logits, draft_ids)
+    if draft_ids is not None:
+        ids, spec, weights = draft_ids, replace(spec, head_size=len(draft_ids)), TrimmedHead(weights, draft_ids)
     decoder = runtime.decoder(spec, weights)
     bias = files.tensor("fc.bias") if "fc.bias" in files else None
     fc = runtime.projection(files.tensor("fc.weight").float(), None if bias is None else bias.float())
-    fusion: Fusion = StreamFusion(fc) if is_eagle3 else TokenFusion(fc, _embedding(weights, runtime))
+    fusion: Fusion
+    if is_eagle3:
+        fusion = StreamFusion(fc, StreamNorms([files.tensor(n) for n in norms], spec.norm_eps) if norms else None)
+    else:
+        fusion = TokenFusion(fc, _embedding(weights, runtime))
     reader = EagleReader(decoder, fusion, norms_state=bool(files.config.get("norm_output")))
     vocab = DraftVocab(target.vocab_size, spec.num_logits, ids)
     settings = files.config.get("foreword")
@@ -86,6 +102,28 @@ def taps_of(config: Mapping[str, Any], target: ModelSpec) -> tuple[int, ...]:
     return tuple(taps)
 
 
+def stream_norm(config: Mapping[str, Any]) -> str | None:
+    """How EAGLE-3 norms the streams before fc: "norm_before_fc" (all as one), "fc_norm" (each); None where it does not."""
+    nested = config.get("eagle_config")
+    places = (config, nested) if isinstance(nested, Mapping) else (config,)
+    named = [name for name in _STREAM_NORMS if any(place.get(name) for place in places)]
+    if len(named) > 1:
+        raise CheckpointError(f"the drafter's config.json sets {' and '.join(named)}; allowed: one of them, or none")
+    return named[0] if named else None
+
+
+def norm_names(config: Mapping[str, Any], num_taps: int) -> list[str]:
+    """The tensors of these norms, in the order of what they norm."""
+    kind = stream_norm(config)
+    if kind is not None and num_taps == 0:
+        raise UnsupportedModelError(f"the drafter's config.json sets {kind}, which only EAGLE-3 networks have")
+    return {
+        None: [],
+        "norm_before_fc": ["input_norm.weight"],
+        "fc_norm": [f"fc_norm.{i}.weight" for i in range(num_taps)],
+    }[kind]
+
+
 def id_map(files: EagleFiles, vocab_size: int) -> Tensor | None:
     """The target's id of each row of the head; None where the rows are the target's own.
 
@@ -111,9 +149,6 @@ def _spec(files: EagleFiles, is_eagle3: bool, target: ModelSpec) -> ModelSpec:
     """What the layer is, from config.json and from which tensors there are."""
     config = files.config
     inner = config.get("transformer_layer_config") or config
-    for option in ("norm_before_fc", "fc_norm"):
-        if config.get(option):
-            raise UnsupportedModelError(f"{files.path} sets {option}, which foreword's EAGLE layer does not compute")
     family = inner.get("model_type")
     plain = {
         "num_hidden_layers": 1,
@@ -158,15 +193,17 @@ def _borrowed(is_eagle3: bool, target: ModelSpec) -> dict[str, str]:
     return {"embed.weight": "embed.weight"} | ({} if is_eagle3 else {"head.weight": head})
 
 
-def _check(files: EagleFiles, weights: BorrowedWeights, spec: ModelSpec, target: ModelSpec, num_features: int) -> None:
+def _check(
+    files: EagleFiles, weights: WeightSource, spec: ModelSpec, target: ModelSpec, num_taps: int, norms: Sequence[str]
+) -> None:
     """Every tensor is there in its shape, and none that would be left out."""
     hidden = spec.hidden_size
     is_eagle3 = spec.joins_embedding
-    width = num_features * target.hidden_size if is_eagle3 else hidden + target.hidden_size
+    width = num_taps * target.hidden_size if is_eagle3 else hidden + target.hidden_size
     found = files.tensor("fc.weight")
     if found.ndim == 2 and found.shape[1] != width and found.shape[0] == hidden:
         raise CheckpointError(
-            f"{files.path}: fc reads {found.shape[1]} values; this target gives {width} ({num_features} times its hidden "
+            f"{files.path}: fc reads {found.shape[1]} values; this target gives {width} ({num_taps or 2} times its hidden "
             f"size of {target.hidden_size}); was it made for another model?"
         )
     shapes: dict[str, tuple[int, ...]] = {"fc.weight": (hidden, width), "embed.weight": (spec.vocab_size, hidden)}
@@ -178,6 +215,7 @@ def _check(files: EagleFiles, weights: BorrowedWeights, spec: ModelSpec, target:
     shapes["head.weight"] = (spec.num_logits, hidden)
     if is_eagle3:
         shapes["norm.weight"] = (hidden,)
+        shapes |= dict.fromkeys(norms, (width // len(norms),) if norms else ())
     optional = {"fc.bias", "d2t", "t2d", "norm.weight"}
     for layer in range(spec.num_layers):
         shapes |= _layer_shapes(spec, layer)
@@ -192,6 +230,11 @@ def _check(files: EagleFiles, weights: BorrowedWeights, spec: ModelSpec, target:
             f"{files.path}: d2t has {len(files.tensor('d2t'))} entries, the head {spec.num_logits} rows"
         )
     if unused := sorted(set(files) - shapes.keys() - optional):
+        if unused[0].startswith(("input_norm.", "fc_norm.")):
+            raise CheckpointError(
+                f"{files.path} has the tensor {unused[0]!r}, a norm of the streams before fc; config.json sets "
+                f"{stream_norm(files.config) or 'neither ' + ' nor '.join(_STREAM_NORMS)}, and no norm of this name goes with that"
+            )
         raise UnsupportedModelError(
             f"{files.path} has tensors that foreword's EAGLE layer does not use: {', '.join(unused[:3])}; leaving them "
             f"out would make its guesses worse"
@@ -222,7 +265,7 @@ def _layer_shapes(spec: ModelSpec, layer: int) -> dict[str, tuple[int, ...]]:
     return {f"layers.{layer}.{name}": shape for name, shape in shapes.items()}
 
 
-def _embedding(weights: BorrowedWeights, runtime: Runtime) -> Tensor:
+def _embedding(weights: WeightSource, runtime: Runtime) -> Tensor:
     """The table that EAGLE-1's fc reads, in bfloat16 where the runtime computes with fewer bits than float32."""
     table = weights.tensor("embed.weight")
     return table if runtime.dtype in ("float32", "float64") else table.to(torch.bfloat16)

@@ -21,6 +21,7 @@ from foreword.checkpoint.checkpoint import Checkpoint
 from foreword.checkpoint.trained import trained_drafter
 from foreword.config import DraftConfig
 from foreword.draft.base import BaseDrafter, DraftNeed, Drawn, Plan, RequestView, known_ids
+from foreword.draft.draft_vocab import drafted_ids
 from foreword.draft.medusa.files import open_heads
 from foreword.draft.medusa.guess import NO_TOKEN, CandidateMaker, Candidates
 from foreword.draft.medusa.load import MedusaNetwork, load_heads
@@ -147,4 +148,5 @@ def make(config: DraftConfig, target: Target) -> MedusaDrafter:
             "drafter medusa needs heads made for this model, and none come with foreword; give some as medusa=PATH (a "
             "folder, a file medusa_lm_head.pt or a hub id), or train them with 'foreword train medusa'"
         )
-    return MedusaDrafter(load_heads(open_heads(path), target.spec, theirs, beside.runtime), config)
+    ids = drafted_ids(config, beside)
+    return MedusaDrafter(load_heads(open_heads(path), target.spec, theirs, beside.runtime, ids), config)

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from foreword.config import ModelSpec
+from foreword.draft.draft_vocab import check_untrimmed
 from foreword.draft.medusa.files import MedusaFiles, finite
 from foreword.draft.medusa.heads import MedusaHeads
 from foreword.draft.medusa.shape import Paths, paths_of
@@ -26,7 +27,13 @@ class MedusaNetwork:
     settings: Mapping[str, Any]  # config.json's "foreword" object
 
 
-def load_heads(files: MedusaFiles, target: ModelSpec, theirs: WeightSource | None, runtime: Runtime) -> MedusaNetwork:
+def load_heads(
+    files: MedusaFiles,
+    target: ModelSpec,
+    theirs: WeightSource | None,
+    runtime: Runtime,
+    draft_ids: Tensor | None = None,
+) -> MedusaNetwork:
     """Build them beside a target.
 
     Args:
@@ -34,8 +41,10 @@ def load_heads(files: MedusaFiles, target: ModelSpec, theirs: WeightSource | Non
         target: what the target is.
         theirs: the target's weights, for an output that the files leave out; None where they cannot be had.
         runtime: what the target runs on.
+        draft_ids: the only tokens to draft, ascending; all unless given [frspec25].
     """
     check_fit(files, target)
+    check_untrimmed(files.path, None if files.token_map is None else len(files.token_map), draft_ids)
     blocks = [
         [
             (
@@ -54,7 +63,9 @@ def load_heads(files: MedusaFiles, target: ModelSpec, theirs: WeightSource | Non
                 f"load the model from its folder instead"
             )
         outputs = [theirs.tensor("embed.weight" if target.tied_head else "head.weight").float()]
-    ids = None if files.token_map is None else files.token_map.long()
+    ids = draft_ids if files.token_map is None else files.token_map.long()
+    if draft_ids is not None:
+        outputs = [output[draft_ids] for output in outputs]
     vocab = DraftVocab(target.vocab_size, target.vocab_size, ids)
     paths = tuple((path, chance) for path, chance in paths_of(files.card) if len(path) <= len(blocks))
     return MedusaNetwork(MedusaHeads(blocks, outputs, runtime), vocab, paths, files.card)

@@ -12,6 +12,7 @@ from pathlib import Path
 from foreword.checkpoint.checkpoint import Checkpoint
 from foreword.checkpoint.drafter_files import open_tensors
 from foreword.config import DraftConfig
+from foreword.draft.draft_vocab import drafted_ids
 from foreword.draft.medusa.drafter import MedusaDrafter
 from foreword.draft.medusa.files import FILES, MedusaFiles, open_heads
 from foreword.draft.medusa.load import load_heads
@@ -38,7 +39,8 @@ def make(config: DraftConfig, target: Target) -> MedusaDrafter:
         )
     files = open_heads(path or str(config.model))
     check_tuned(files, theirs)
-    return MedusaDrafter(load_heads(files, target.spec, theirs, beside.runtime), config)
+    ids = drafted_ids(config, beside)
+    return MedusaDrafter(load_heads(files, target.spec, theirs, beside.runtime, ids), config)
 
 
 def heads_folder(path: str | Path) -> Path | None:
