@@ -7,8 +7,9 @@
 namespace fw {
 namespace {
 
-// Up to here every thread quantises all rows for itself: cheaper than waiting for the others' part.
-constexpr int kPrivateRows = 4;
+// Few rows are quantised by every thread for itself: cheaper than fetching what the others made and waiting for it. Two threads do
+// so up to 16 rows (measured); the more threads, the smaller a thread's part would be.
+bool stay_private(int num_rows, int num_threads) { return num_rows <= 4 || (num_rows <= kBlock && num_rows * num_threads <= 32); }
 
 inline float from_bfloat16(std::uint16_t half) {
     const std::uint32_t bits = static_cast<std::uint32_t>(half) << 16;
@@ -72,7 +73,7 @@ void PassThread::tap(int layer) {
 
 template <typename Source>
 Activations PassThread::quantise_rows(int num_rows, std::size_t width, std::span<const float> norm, const Source& source) {
-    const bool is_private = num_rows <= kPrivateRows;
+    const bool is_private = stay_private(num_rows, num_threads_);
     Activations rows = is_private ? mine_.activations.view : work_.shared.view;
     rows.width = width;
     rows.num_groups = width / kGroup;
