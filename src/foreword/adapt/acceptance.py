@@ -72,10 +72,11 @@ class Trust:
         """Accepted over expected edges."""
         return min(max(self.accepted / self.expected, 0.05), 1.5)
 
-    def add(self, expected: float, accepted: float) -> None:
-        """One step's edges; the evidence of some forty steps counts."""
-        self.expected = 0.95 * (self.expected - _REQUEST_PRIOR) + _REQUEST_PRIOR + expected
-        self.accepted = 0.95 * (self.accepted - _REQUEST_PRIOR) + _REQUEST_PRIOR + accepted
+    def add(self, expected: float, accepted: float, num_steps: int = 1) -> None:
+        """The edges of one step, or of several without any; the evidence of some forty steps counts."""
+        kept = 0.95**num_steps
+        self.expected = kept * (self.expected - _REQUEST_PRIOR) + _REQUEST_PRIOR + expected
+        self.accepted = kept * (self.accepted - _REQUEST_PRIOR) + _REQUEST_PRIOR + accepted
 
 
 def stated_edges(tree: DraftTree) -> list[float]:

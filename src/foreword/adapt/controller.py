@@ -9,12 +9,13 @@ fails, and never by an overdrawn request.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 
-from foreword.adapt.acceptance import Calibration, Trust, judged_edges, reach_chances
+from foreword.adapt.acceptance import Calibration, judged_edges, reach_chances
+from foreword.adapt.book import SMOOTH, Book
 from foreword.adapt.choose import choose_nodes
 from foreword.adapt.cost import PassCosts, costs_of
-from foreword.adapt.ledger import Ledger, charges
+from foreword.adapt.ledger import MOST_SHARE, Ledger, charges
+from foreword.adapt.rest import MOST_STEPS, Rest
 from foreword.draft.base import Plan
 from foreword.engine.controller import FixedController
 from foreword.engine.request import Request
@@ -23,53 +24,13 @@ from foreword.target.target import Target
 from foreword.tree.draft_tree import DraftTree
 from foreword.verify.verdict import Verdict
 
-_FIRST_GAP, _LAST_GAP = 12, 384  # plain steps before what is off is tried again
 _PROBE_NODES = 3
-_SMOOTH = 0.1
 _REMEMBER = 0.97
 _CHEAP = 0.08  # of a plain pass: up to here the ledger alone says when to stop asking
 _HORIZON = 64  # plain steps that a request may borrow against
 _READING = "off for this pass: it reads another request's prompt"
 _NOTHING = "nothing to propose"
 _BELIEVED, _FOLLOW = 1.25, 0.2  # how far a single pass may be off, and how fast that moves
-_TRIAL_STEPS = 16  # drafts before asking can count as not paying
-
-
-@dataclass
-class _Book:
-    """What is known of one request."""
-
-    ledger: Ledger = field(default_factory=Ledger)
-    trust: Trust = field(default_factory=Trust)
-    gap: int = _FIRST_GAP
-    num_plain: int = 0  # steps in a row without drafted nodes
-    num_asked: int = 0
-    gain_s: float = 0.0  # smoothed: seconds that a step with the drafter saves
-
-    @property
-    def is_due(self) -> bool:
-        """Whether it is time to try again."""
-        return self.num_plain >= self.gap
-
-    @property
-    def asking_pays(self) -> bool:
-        """Whether the drafter's time has come back."""
-        return self.num_asked < _TRIAL_STEPS or self.gain_s > 0
-
-    def count_step(self, num_drafted: int, was_asked: bool, saved_s: float) -> None:
-        """A step is over."""
-        if was_asked:
-            self.num_asked += 1
-            self.gain_s += _SMOOTH * (saved_s - self.gain_s) if self.num_asked > 1 else saved_s
-        if num_drafted == 0:
-            self.num_plain += 1
-            return
-        was_probe, self.num_plain = self.num_plain >= self.gap, 0
-        if saved_s > 0:
-            self.gap = _FIRST_GAP
-            self.gain_s = max(self.gain_s, saved_s) if was_probe else self.gain_s
-        elif was_probe:
-            self.gap = min(2 * self.gap, _LAST_GAP)
 
 
 class AdaptiveController:
@@ -85,9 +46,10 @@ class AdaptiveController:
         self.costs = costs
         self.calibration = Calibration()
         self._fixed = FixedController(num_nodes, drafter)
-        self._books: dict[int, _Book] = {}
+        self._books: dict[int, Book] = {}
         self._draft_s = 0.0  # of a step that asks the drafter, smoothed
         self._all = Ledger()  # of all requests together
+        self._rest = Rest()
         # Of the last steps, older ones counting less: tokens emitted, and those of plain steps in the same time.
         self._tokens = self._plain_tokens = 0.0
         self._lately = 1.0  # times what passes with drafted nodes should take, smoothed
@@ -97,20 +59,35 @@ class AdaptiveController:
 
     def plan(self, requests: Sequence[Request]) -> list[Plan]:
         """The most that may be drafted for each; `fit` decides how much of it is read."""
-        plans = self._fixed.plan(requests)
+        if self._rest.take(requests):
+            return self._rest.plans
+        self._settle()
         if any(request.is_prefilling for request in requests):
             # Such a pass is bound by arithmetic: nodes are not cheap in it.
+            plans = self._fixed.plan(requests)
             return [plan if r.is_prefilling else _off(plan, _READING) for r, plan in zip(requests, plans, strict=True)]
-        return [self._plan(request, plan) for request, plan in zip(requests, plans, strict=True)]
+        plans, pauses = [], []
+        for request, fixed in zip(requests, self._fixed.plan(requests), strict=True):
+            plan, pause = self._plan(request, fixed)
+            plans.append(plan)
+            pauses.append(pause)
+        if (pause := min(pauses, default=0)) > 0:
+            self._rest = Rest(list(requests), plans, pause)
+            self._rest.take(requests)
+        return plans
 
     def forget(self, request: Request) -> None:
         """It has ended, however it did."""
+        if request in self._rest.requests:
+            self._settle()
         self._books.pop(request.request_id, None)
 
     def fit(
         self, requests: Sequence[Request], plans: Sequence[Plan], trees: Sequence[DraftTree]
     ) -> tuple[list[Plan], list[DraftTree]]:
         """Plans and trees with the nodes that pay."""
+        if self._rest.is_on:
+            return list(plans), list(trees)
         if not any(tree.num_drafted for tree in trees):  # the cheap way out: this is every step while drafting is off
             return [_because(plan, _NOTHING) if plan.num_nodes else plan for plan in plans], list(trees)
         if any(request.is_prefilling for request in requests):
@@ -134,30 +111,37 @@ class AdaptiveController:
 
     def observe(self, requests: Sequence[Request], record: StepRecord, times: StepTimes) -> None:
         """Learn from a step."""
-        if not record.was_prefilling:
-            self._learn(requests, record, times)
+        if self._rest.is_on:
+            return self._rest.add(times)
+        if record.was_prefilling:
+            return None
+        learn = self._learn_drafted if any(tree.num_drafted for tree in record.trees) else self._learn_plain
+        return learn(requests, record, times)
 
-    def _plan(self, request: Request, plan: Plan) -> Plan:
-        if plan.num_nodes == 0 or request.is_prefilling:
-            return plan
+    def _plan(self, request: Request, plan: Plan) -> tuple[Plan, int]:
+        """A plan, and for how many steps it stays; 0 where it is to be decided anew."""
+        if plan.num_nodes == 0:
+            return plan, MOST_STEPS
         book = self._book(request)
-        if self._is_overdrawn(request, book):
-            return _off(plan, "off: so far drafting has cost this request more than it saved")
-        if self._asking_costs and not book.asking_pays and not book.is_due:
-            return _off(plan, f"off: drafts have not paid; next try after {book.gap} steps")
-        return plan
+        missing_s = self.costs.added(request.num_unread, request.kv_len) - self._credit_s(request, book)
+        if missing_s > 0:
+            steps = missing_s / (MOST_SHARE * self.costs.seconds([request.num_unread], [request.kv_len]))
+            off = _off(plan, "off: so far drafting has cost this request more than it saved")
+            return off, min(max(int(steps), 1), MOST_STEPS)
+        if not book.asking_pays and not book.is_due and self._asking_costs:
+            off = _off(plan, f"off: drafts have not paid; next try after {book.gap} steps")
+            return off, min(book.gap - book.num_plain, MOST_STEPS)
+        if book.wait > 0:
+            pause, book.wait = book.wait, 0
+            return _off(plan, f"off: {book.num_vain} questions in a row were in vain; next try in {pause} steps"), pause
+        return plan, 0
 
     @property
     def _asking_costs(self) -> bool:
         """Whether the drafter's own time counts; where it does not, only its nodes have to pay."""
         return self._draft_s > _CHEAP * self.costs.seconds([1], [0])
 
-    def _is_overdrawn(self, request: Request, book: _Book) -> bool:
-        known, context = request.num_unread, request.kv_len
-        node_s = self.costs.seconds([known + 1], [context]) - self.costs.seconds([known], [context])
-        return self._credit_s(request, book) < node_s
-
-    def _credit_s(self, request: Request, book: _Book) -> float:
+    def _credit_s(self, request: Request, book: Book) -> float:
         """What drafting may still cost a request."""
         if self._all.credit_s() < 0:
             return book.ledger.saved_s
@@ -182,43 +166,74 @@ class AdaptiveController:
         best = chances[guesses[0]] if guesses else 0.0
         return fixed, f"no node pays: the best of {len(guesses)} has a chance of {best:.0%}"
 
-    def _learn(self, requests: Sequence[Request], record: StepRecord, times: StepTimes) -> None:
+    def _settle(self) -> None:
+        """Enter a rest in the books: plain steps, which have saved nothing."""
+        rest, self._rest = self._rest, Rest()
+        num_steps = rest.num_steps
+        if num_steps == 0:
+            return
+        self._host_s = _smoothed(self._host_s, rest.host_s / num_steps)
+        contexts = [request.kv_len for request in rest.requests]
+        pass_s = self.costs.refine([1] * len(contexts), contexts, rest.target_s / num_steps, num_steps)
+        taken_s = num_steps * (pass_s + self._host_s) + rest.draft_s
+        self._tokens = _REMEMBER**num_steps * self._tokens + num_steps * len(contexts)
+        self._plain_tokens = _REMEMBER**num_steps * self._plain_tokens + num_steps * len(contexts)
+        for request in rest.requests:
+            book = self._book(request)
+            book.trust.add(0.0, 0.0, num_steps)
+            book.num_plain += num_steps
+            for ledger in (book.ledger, self._all):
+                ledger.add(num_steps, pass_s + self._host_s, taken_s)
+
+    def _learn_plain(self, requests: Sequence[Request], record: StepRecord, times: StepTimes) -> None:
+        """Of a step without drafted nodes: all it can have lost is the drafter's time. Every step is one while drafting is off."""
+        contexts = [request.kv_len - emitted for request, emitted in zip(requests, record.num_emitted, strict=True)]
+        self._host_s = _smoothed(self._host_s, max(times.total_s - times.draft_s - times.target_s, 0.0))
+        pass_s = self.costs.refine([tree.num_known for tree in record.trees], contexts, times.target_s)
+        plain_s = pass_s + self._host_s
+        step_s = plain_s + times.draft_s
+        self._count_step(requests, record, [step_s] * len(requests), plain_s, step_s, times.draft_s)
+
+    def _learn_drafted(self, requests: Sequence[Request], record: StepRecord, times: StepTimes) -> None:
         contexts = [request.kv_len - emitted for request, emitted in zip(requests, record.num_emitted, strict=True)]
         sizes = [tree.num_nodes for tree in record.trees]
         drafted = [tree.num_drafted for tree in record.trees]
         host_s = max(times.total_s - times.draft_s - times.target_s, 0.0)
-        if any(drafted):
-            self._drafted_host_s = _smoothed(self._drafted_host_s, host_s)
-        else:
-            self._host_s = _smoothed(self._host_s, host_s)
+        self._drafted_host_s = _smoothed(self._drafted_host_s, host_s)
         self.costs.refine(sizes, contexts, times.target_s)
         plain_pass_s = self.costs.seconds([tree.num_known for tree in record.trees], contexts)
         plain_s = plain_pass_s + self._host_s
-        step_s = plain_s + times.draft_s
-        if any(drafted):
-            added_host_s = max(self._drafted_host_s - self._host_s, 0.0)
-            step_s += self._pass_s(sizes, contexts, times.target_s) - plain_pass_s + added_host_s
-        if any(plan.num_nodes > 0 for plan in record.plans):
-            self._draft_s += _SMOOTH * (times.draft_s - self._draft_s)
+        added_host_s = max(self._drafted_host_s - self._host_s, 0.0)
+        added_s = self._pass_s(sizes, contexts, times.target_s) - plain_pass_s + added_host_s
+        step_s = plain_s + times.draft_s + added_s
+        for request, tree, verdict in zip(requests, record.trees, record.verdicts, strict=True):
+            if tree.num_drafted:
+                self._judge(self._book(request), tree, verdict)
+        self._count_step(requests, record, charges(drafted, plain_s, step_s), plain_s, step_s, times.draft_s)
+
+    def _count_step(
+        self,
+        requests: Sequence[Request],
+        record: StepRecord,
+        charged: Sequence[float],
+        plain_s: float,
+        step_s: float,
+        draft_s: float,
+    ) -> None:
+        """Enter a step in the books: what each request is charged, what a plain step would have taken, what it took."""
+        if any(plan.num_nodes for plan in record.plans):
+            self._draft_s += SMOOTH * (draft_s - self._draft_s)
         self._tokens = _REMEMBER * self._tokens + sum(record.num_emitted)
         self._plain_tokens = _REMEMBER * self._plain_tokens + len(requests) * step_s / plain_s
-        for request, plan, tree, verdict, emitted, taken_s in zip(
-            requests,
-            record.plans,
-            record.trees,
-            record.verdicts,
-            record.num_emitted,
-            charges(drafted, plain_s, step_s),
-            strict=True,
+        for request, plan, tree, emitted, taken_s in zip(
+            requests, record.plans, record.trees, record.num_emitted, charged, strict=True
         ):
-            book = self._book(request)
-            if tree.num_drafted:
-                self._judge(book, tree, verdict)
-            else:
+            book, num_drafted = self._book(request), tree.num_drafted
+            if not num_drafted:
                 book.trust.add(0.0, 0.0)  # forgets
             book.ledger.add(emitted, plain_s, taken_s)
             self._all.add(emitted, plain_s, taken_s)
-            book.count_step(tree.num_drafted, plan.num_nodes > 0, emitted * plain_s - taken_s)
+            book.count_step(num_drafted, plan.num_nodes > 0, emitted * plain_s - taken_s)
 
     def _pass_s(self, sizes: Sequence[int], contexts: Sequence[int], taken_s: float) -> float:
         """What a pass with drafted nodes took, less the machine's moods, which are nobody's loss.
@@ -231,19 +246,19 @@ class AdaptiveController:
         self._lately += _FOLLOW * (ratio - self._lately)
         return usual_s * believed
 
-    def _judge(self, book: _Book, tree: DraftTree, verdict: Verdict) -> None:
+    def _judge(self, book: Book, tree: DraftTree, verdict: Verdict) -> None:
         """What became of the guesses corrects their chances."""
         edges = judged_edges(tree, verdict.path)
         book.trust.add(sum(self.calibration(stated) for stated, _ in edges), sum(accepted for _, accepted in edges))
         self.calibration.add(edges)
 
-    def _book(self, request: Request) -> _Book:
-        return self._books.setdefault(request.request_id, _Book())
+    def _book(self, request: Request) -> Book:
+        return self._books.setdefault(request.request_id, Book())
 
 
 def _smoothed(value: float, new: float) -> float:
     """A stall counts as twice the usual."""
-    return value + _SMOOTH * (min(new, 2 * value) - value) if value else new
+    return value + SMOOTH * (min(new, 2 * value) - value) if value else new
 
 
 def _off(plan: Plan, reason: str) -> Plan:

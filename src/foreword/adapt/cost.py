@@ -68,14 +68,25 @@ class PassCosts:
         base = self._bases[total] if total < _TABLE else self._line(self._owned, total)
         return self.common * (base + attention)
 
-    def refine(self, num_nodes: Sequence[int], contexts: Sequence[int], seconds: float) -> None:
-        """A pass took so long."""
-        ratio = min(max(seconds / self.seconds(num_nodes, contexts), 0.5), 2.0)
-        self.common *= ratio**_FOLLOW
-        self.own[self._nearest[min(sum(num_nodes), _TABLE - 1)]] *= ratio**_LEARN
-        self._num_passes += 1
-        if self._num_passes % _REDRAW == 0:
-            self._draw_bases()
+    def added(self, nodes: int, context: int) -> float:
+        """What one node more adds to a pass over so many of one request."""
+        if nodes + 1 >= _TABLE:
+            return self.seconds([nodes + 1], [context]) - self.seconds([nodes], [context])
+        more_attention = (self._slopes[nodes + 1] - self._slopes[nodes]) * context
+        return self.common * (self._bases[nodes + 1] - self._bases[nodes] + more_attention)
+
+    def refine(self, num_nodes: Sequence[int], contexts: Sequence[int], seconds: float, num_passes: int = 1) -> float:
+        """A pass took so long, or several did in the mean; returns what such a pass is now thought to take."""
+        thought_s = self.seconds(num_nodes, contexts)
+        ratio = min(max(seconds / thought_s, 0.5), 2.0)
+        moved = ratio ** (1 - (1 - _FOLLOW) ** num_passes)
+        self.common *= moved
+        self.own[self._nearest[min(sum(num_nodes), _TABLE - 1)]] *= ratio ** (1 - (1 - _LEARN) ** num_passes)
+        self._num_passes += num_passes
+        if self._num_passes % _REDRAW >= num_passes:
+            return thought_s * moved
+        self._draw_bases()
+        return self.seconds(num_nodes, contexts)
 
     def _draw_bases(self) -> None:
         self._owned = [base * own for base, own in zip(self.base, self.own, strict=True)]

@@ -6,7 +6,7 @@ In a batch all wait for the longest part of a pass, so what drafted nodes add to
 for all who waited.
 
 A request may owe 1 % of the time it has taken and of the next steps that are to be expected; where all requests of the
-controller together have saved time, 0.9 % more: one text's luck pays for trying on the next. What it may still lose is its credit. No draft
+controller together have saved time, 0.5 % more: one text's luck pays for trying on the next. What it may still lose is its credit. No draft
 adds more than that to a pass, and without credit it decodes plainly, without probes, until there is some again. While all requests together
 owe more than 1 %, only those draft that are ahead themselves. So neither a long request nor many short ones can end more than
 2 % behind plain decoding, whatever the drafter or the text.
@@ -15,7 +15,8 @@ owe more than 1 %, only those draft that are ahead themselves. So neither a long
 from dataclasses import dataclass
 
 _ALLOWED = 0.01
-_BACKED = 0.009  # more, where others have saved it
+_BACKED = 0.005  # more, where others have saved it
+MOST_SHARE = _ALLOWED + _BACKED  # of the time taken: what may be lost at all
 _GRACE_S = 0.002  # a single slow pass at the beginning says nothing yet
 
 
