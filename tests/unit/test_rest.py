@@ -45,7 +45,7 @@ def test_the_books_of_a_rest_are_those_of_its_steps():
         target_s = (10 + step % 3) * MS
         plain_step(resting, [one], target_s, draft_s=0.05 * MS)
         awake._rest.num_left = 0  # pretends that something has changed
-        awake._book(other).wait = 0
+        awake._book(other).wait = 0  # asks every time
         plain_step(awake, [other], target_s, draft_s=0.05 * MS)
     resting.plan([one, FakeRequest.make(1)])  # company ends the rest
     mine, theirs = resting._book(one), awake._book(other)

@@ -12,41 +12,71 @@ SMOOTH = 0.1  # of smoothed figures, what a step counts
 
 
 @dataclass
+class Asking:
+    """Whether the time of a drafter that runs a model has come back."""
+
+    num_steps: int = 0
+    gain_s: float = 0.0  # smoothed: seconds that a step with it saves
+    gap: int = _FIRST_GAP
+    num_without: int = 0  # steps since it was asked last
+    has_begun: bool = False  # the first question, for which the whole text is read, says nothing of the next ones
+
+    @property
+    def pays(self) -> bool:
+        """As far as is known."""
+        return self.num_steps < _TRIAL_STEPS or self.gain_s > 0
+
+    @property
+    def is_due(self) -> bool:
+        """Whether it is time to try again."""
+        return self.num_without >= self.gap
+
+    def count(self, saved_s: float) -> None:
+        """A step that took its time is over."""
+        was_probe = not self.pays
+        if not self.has_begun:
+            self.has_begun, self.num_without = True, 0
+            return
+        self.num_without, self.num_steps = 0, self.num_steps + 1
+        self.gain_s += SMOOTH * (saved_s - self.gain_s) if self.num_steps > 1 else saved_s
+        if saved_s > 0:
+            self.gap = _FIRST_GAP
+            self.gain_s = max(self.gain_s, saved_s) if was_probe else self.gain_s
+        elif was_probe:
+            self.gap = min(2 * self.gap, _LAST_GAP)
+
+
+@dataclass
 class Book:
     """What is known of one request."""
 
     ledger: Ledger = field(default_factory=Ledger)
     trust: Trust = field(default_factory=Trust)
+    asking: Asking = field(default_factory=Asking)
     gap: int = _FIRST_GAP
     num_plain: int = 0  # steps in a row without drafted nodes
-    num_asked: int = 0
     num_vain: int = 0  # steps in a row that asked, and nothing of what came was worth reading
     wait: int = 0  # steps before asking again for that
-    gain_s: float = 0.0  # smoothed: seconds that a step with the drafter saves
 
     @property
     def is_due(self) -> bool:
-        """Whether it is time to try again."""
+        """Whether it is time to read something again, though no node pays."""
         return self.num_plain >= self.gap
 
-    @property
-    def asking_pays(self) -> bool:
-        """Whether the drafter's time has come back."""
-        return self.num_asked < _TRIAL_STEPS or self.gain_s > 0
-
-    def count_step(self, num_drafted: int, was_asked: bool, saved_s: float) -> None:
-        """A step is over."""
+    def count_step(self, num_drafted: int, was_asked: bool, was_dear: bool, saved_s: float) -> None:
+        """A step is over: nodes read, whether a drafter was asked, whether that took a model's time, what was saved."""
+        if was_dear:
+            self.asking.count(saved_s)
+        else:
+            self.asking.num_without += 1
         if was_asked:
             self.num_vain = 0 if num_drafted else self.num_vain + 1
             self.wait = sum(self.num_vain >= limit for limit in _VAIN)
-            self.num_asked += 1
-            self.gain_s += SMOOTH * (saved_s - self.gain_s) if self.num_asked > 1 else saved_s
         if num_drafted == 0:
             self.num_plain += 1
             return
         was_probe, self.num_plain = self.num_plain >= self.gap, 0
         if saved_s > 0:
             self.gap = _FIRST_GAP
-            self.gain_s = max(self.gain_s, saved_s) if was_probe else self.gain_s
         elif was_probe:
             self.gap = min(2 * self.gap, _LAST_GAP)

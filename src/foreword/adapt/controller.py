@@ -9,6 +9,7 @@ fails, and never by an overdrawn request.
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from foreword.adapt.acceptance import Calibration, judged_edges, reach_chances
 from foreword.adapt.book import SMOOTH, Book
@@ -17,6 +18,7 @@ from foreword.adapt.cost import PassCosts, costs_of
 from foreword.adapt.ledger import MOST_SHARE, Ledger, charges
 from foreword.adapt.rest import MOST_STEPS, Rest
 from foreword.draft.base import Plan
+from foreword.draft.registry import num_looked_up
 from foreword.engine.controller import FixedController
 from foreword.engine.request import Request
 from foreword.engine.step import StepRecord, StepTimes
@@ -26,8 +28,9 @@ from foreword.verify.verdict import Verdict
 
 _PROBE_NODES = 3
 _REMEMBER = 0.97
-_CHEAP = 0.08  # of a plain pass: up to here the ledger alone says when to stop asking
-_HORIZON = 64  # plain steps that a request may borrow against
+_CHEAP = 0.08  # of a plain step: up to here the ledger alone says when to stop asking
+_FADE = 0.01  # how fast a dear drafter's time is forgotten in steps that did without it
+_HORIZON, _HORIZON_OF_ALL = 64, 512  # plain steps that a request, and all together, may borrow against
 _READING = "off for this pass: it reads another request's prompt"
 _NOTHING = "nothing to propose"
 _BELIEVED, _FOLLOW = 1.25, 0.2  # how far a single pass may be off, and how fast that moves
@@ -48,8 +51,10 @@ class AdaptiveController:
         self._fixed = FixedController(num_nodes, drafter)
         self._books: dict[int, Book] = {}
         self._draft_s = 0.0  # of a step that asks the drafter, smoothed
+        self._begin_s = 0.0  # of a request's first question to a drafter that runs a model, for each token of its text
         self._all = Ledger()  # of all requests together
         self._rest = Rest()
+        self._num_looked_up = num_looked_up(drafter)  # what is still asked where a model's time does not come back
         # Of the last steps, older ones counting less: tokens emitted, and those of plain steps in the same time.
         self._tokens = self._plain_tokens = 0.0
         self._lately = 1.0  # times what passes with drafted nodes should take, smoothed
@@ -128,12 +133,16 @@ class AdaptiveController:
             steps = missing_s / (MOST_SHARE * self.costs.seconds([request.num_unread], [request.kv_len]))
             off = _off(plan, "off: so far drafting has cost this request more than it saved")
             return off, min(max(int(steps), 1), MOST_STEPS)
-        if not book.asking_pays and not book.is_due and self._asking_costs:
-            off = _off(plan, f"off: drafts have not paid; next try after {book.gap} steps")
-            return off, min(book.gap - book.num_plain, MOST_STEPS)
+        asking = book.asking
+        has_failed = not asking.pays and not asking.is_due and self._asking_costs
+        if has_failed and self._num_looked_up == 0:
+            off = _off(plan, f"off: drafts have not paid; next try after {asking.gap} steps")
+            return off, min(asking.gap - asking.num_without, MOST_STEPS)
         if book.wait > 0:
             pause, book.wait = book.wait, 0
             return _off(plan, f"off: {book.num_vain} questions in a row were in vain; next try in {pause} steps"), pause
+        if self._num_looked_up and (has_failed or -missing_s < self._question_s(request, book)):
+            return replace(plan, first_drafters=self._num_looked_up), 0
         return plan, 0
 
     @property
@@ -141,12 +150,18 @@ class AdaptiveController:
         """Whether the drafter's own time counts; where it does not, only its nodes have to pay."""
         return self._draft_s > _CHEAP * self.costs.seconds([1], [0])
 
+    def _question_s(self, request: Request, book: Book) -> float:
+        """What asking a drafter that runs a model may take. The first time it reads the whole text; unknown: a plain pass."""
+        if book.asking.has_begun:
+            return self._draft_s
+        return self._begin_s * request.kv_len or self.costs.seconds([request.num_unread], [request.kv_len])
+
     def _credit_s(self, request: Request, book: Book) -> float:
         """What drafting may still cost a request."""
-        if self._all.credit_s() < 0:
+        plain_s = self.costs.seconds([request.num_unread], [request.kv_len])
+        if self._all.credit_s(_HORIZON_OF_ALL * plain_s) < 0:
             return book.ledger.saved_s
-        to_come_s = min(request.remaining, _HORIZON) * self.costs.seconds([request.num_unread], [request.kv_len])
-        return book.ledger.credit_s(to_come_s, self._all.saved_s)
+        return book.ledger.credit_s(min(request.remaining, _HORIZON) * plain_s, self._all.saved_s)
 
     def _kept(self, request: Request, tree: DraftTree, nodes: list[int], chances: list[float]) -> tuple[list[int], str]:
         """Drafted nodes to be read, and why: all where leaving some out would bend a law or break a method."""
@@ -182,6 +197,7 @@ class AdaptiveController:
             book = self._book(request)
             book.trust.add(0.0, 0.0, num_steps)
             book.num_plain += num_steps
+            book.asking.num_without += num_steps
             for ledger in (book.ledger, self._all):
                 ledger.add(num_steps, pass_s + self._host_s, taken_s)
 
@@ -221,8 +237,18 @@ class AdaptiveController:
         draft_s: float,
     ) -> None:
         """Enter a step in the books: what each request is charged, what a plain step would have taken, what it took."""
-        if any(plan.num_nodes for plan in record.plans):
-            self._draft_s += SMOOTH * (draft_s - self._draft_s)
+        was_dear = draft_s > _CHEAP * plain_s and any(
+            plan.num_nodes and not plan.first_drafters for plan in record.plans
+        )
+        begin = [
+            request.kv_len
+            for request, plan in zip(requests, record.plans, strict=True)
+            if was_dear and plan.num_nodes and not self._book(request).asking.has_begun
+        ]
+        if begin:
+            self._begin_s = draft_s / sum(begin)
+        elif any(plan.num_nodes for plan in record.plans):
+            self._draft_s += (SMOOTH if was_dear else _FADE) * (draft_s - self._draft_s)
         self._tokens = _REMEMBER * self._tokens + sum(record.num_emitted)
         self._plain_tokens = _REMEMBER * self._plain_tokens + len(requests) * step_s / plain_s
         for request, plan, tree, emitted, taken_s in zip(
@@ -233,7 +259,9 @@ class AdaptiveController:
                 book.trust.add(0.0, 0.0)  # forgets
             book.ledger.add(emitted, plain_s, taken_s)
             self._all.add(emitted, plain_s, taken_s)
-            book.count_step(num_drafted, plan.num_nodes > 0, emitted * plain_s - taken_s)
+            was_asked = plan.num_nodes > 0
+            asks_all = was_asked and plan.first_drafters == 0
+            book.count_step(num_drafted, was_asked, asks_all and was_dear, emitted * plain_s - taken_s)
 
     def _pass_s(self, sizes: Sequence[int], contexts: Sequence[int], taken_s: float) -> float:
         """What a pass with drafted nodes took, less the machine's moods, which are nobody's loss.
@@ -266,7 +294,7 @@ def _off(plan: Plan, reason: str) -> Plan:
 
 
 def _because(plan: Plan, reason: str) -> Plan:
-    return Plan(plan.num_known, plan.num_nodes, plan.depth, plan.drafter, reason)
+    return Plan(plan.num_known, plan.num_nodes, plan.depth, plan.drafter, reason, plan.first_drafters)
 
 
 def make(target: Target, num_nodes: int, drafter: str) -> AdaptiveController:

@@ -26,6 +26,11 @@ class Plan:
     depth: int  # most drafted tokens in a row
     drafter: str = "none"
     reason: str = ""
+    first_drafters: int = 0  # of a cascade, how many may be asked, from its first on; 0: all
+
+    def allows(self, turn: int) -> bool:
+        """Whether the drafter of a cascade whose turn it is may be asked."""
+        return self.first_drafters == 0 or turn < self.first_drafters
 
 
 class Drawn(IntEnum):

@@ -68,6 +68,7 @@ class CascadeDrafter(BaseDrafter):
             self._proposals[request.request_id] = [DraftTree.chain(known_ids(request, plan)) for _ in self.drafters]
         open_indexes = list(range(len(requests)))
         for turn, drafter in enumerate(self.drafters):
+            open_indexes = [i for i in open_indexes if plans[i].allows(turn)]
             asked = [requests[i] for i in open_indexes]
             shares = [self._share(requests[i], plans[i], turn) for i in open_indexes]
             for request, tree in zip(asked, drafter.propose(asked, shares) if asked else [], strict=True):

@@ -26,6 +26,13 @@ DRAFTERS: dict[str, str] = {
 
 TRIMMED = ("eagle", "eagle2", "medusa", "medusa2")  # heads over the whole vocabulary, which `draft_vocab` trims
 WITHOUT_WEIGHTS = ("auto", "none", "ngram", "suffix", "recycling", "lookahead", "layerskip")  # these take no path
+LOOKED_UP = ("auto", "ngram", "suffix", "recycling", "lookahead")  # their guesses cost no model's time
+
+
+def num_looked_up(method: str) -> int:
+    """Of a cascade, how many drafters come before the first that runs a model; 0 where none runs one."""
+    runs = [part.partition("=")[0] not in LOOKED_UP for part in method.split(",")]
+    return runs.index(True) if True in runs else 0
 
 
 def check_drafter_name(name: str) -> None:
