@@ -2,8 +2,8 @@
 
     python benchmarks/never_slower.py --pairs 20 --out never_slower.json
 
-    words     prompts of random words, greedy: little to copy, and what there is misleads
-    wrong     the same, and a drafter that is always wrong and always sure of itself, under the adaptive policy
+    words     prompts of random words at temperature 1 (greedy answers to them go round in circles, which drafting gains by)
+    wrong     the same prompts, greedy, and a drafter that is always wrong and always sure of itself, under the adaptive policy
     hot       ordinary prompts at temperature 1.5: the text repeats nothing
 
 Every pair is one prompt through `none` and through the adaptive drafter, in one process over one loaded model, the
@@ -16,6 +16,7 @@ import random
 import sys
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, final
 
@@ -135,7 +136,7 @@ def main() -> int:
     hot = SamplingParams(max_tokens=args.max_tokens, ignore_eos=True, temperature=1.5, seed=11)
     wrong = WrongDrafter(never_said(plain, words, greedy), args.draft_ms / 1e3)
     texts = {
-        "words": (LLM(model, "auto", batch_size=1), words, greedy),
+        "words": (LLM(model, "auto", batch_size=1), words, replace(hot, temperature=1.0)),
         "wrong": (llm_with(model, wrong), words, greedy),
         "hot": (LLM(model, "auto", batch_size=1), chat, hot),
     }
