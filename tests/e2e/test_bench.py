@@ -75,6 +75,41 @@ def test_a_profile_is_measured_beside_the_others(model, questions, tmp_path, cap
     assert "give the file with --profile FILE" in capsys.readouterr().err
 
 
+def test_a_finished_result_is_not_written_over(model, questions, tmp_path, capsys):
+    out = tmp_path / "out.json"
+    options = ["--limit", "1", "--drafters", "ngram", "--json", str(out)]  # the first of the own prompts
+    assert run(model, *options) == 0
+    kept = out.read_bytes()
+    assert len(load_result(out).prompts) == 1
+    capsys.readouterr()
+    assert main(["bench", "--model", "no-such-model.gguf", *OPTIONS, *options]) == 2, "before anything is loaded"
+    assert "holds a finished benchmark: name another file in --json, or delete it" in capsys.readouterr().err
+    assert out.read_bytes() == kept
+    assert run(model, *options, "--resume") == 0
+
+
+def test_ctrl_c_keeps_what_was_measured_and_says_how_to_go_on(model, questions, tmp_path, capsys, monkeypatch):
+    from foreword.bench.runner import Runner
+
+    out, whole, done = tmp_path / "out.json", Runner._measure, []
+
+    def interrupted(*arguments):
+        if len(done) == 3:
+            raise KeyboardInterrupt
+        done.append(whole(*arguments))
+
+    options = ["--prompts", str(questions), "--drafters", "ngram"]
+    monkeypatch.setattr(Runner, "_measure", interrupted)
+    assert run(model, *options, "--json", str(out)) == 130
+    err = capsys.readouterr().err
+    assert err.endswith(f"{out} keeps 3 runs of 6; the same command with --resume goes on\ninterrupted\n")
+    assert run(model, *options) == 130
+    assert "nothing is kept: with --json FILE" in capsys.readouterr().err
+    monkeypatch.undo()
+    assert run(model, *options, "--json", str(out), "--resume") == 0
+    assert len(load_result(out).runs) == 6
+
+
 def test_a_stopped_result_is_not_written_over(model, questions, tmp_path, capsys):
     out = tmp_path / "out.json"
     options = ["--prompts", str(questions), "--limit", "1", "--drafters", "ngram", "--json", str(out)]
@@ -107,7 +142,8 @@ def test_prompts_for_other_engines(model, questions, tmp_path):
         (["--max-tokens", "1"], "--max-tokens is 1; allowed: 2 or above"),
         (["--repeats", "0"], "--repeats is 0; allowed: 1 or above"),
         (["--prompts", "missing.jsonl"], "missing.jsonl cannot be read"),
-        (["--limit", "2"], "--stratified and --limit go with --prompts"),
+        (["--limit", "0"], "--limit is 0; allowed: 1 or above"),
+        (["--stratified", "2"], "--stratified goes with --prompts"),
         (["--resume"], "--resume goes on with the result in --json FILE"),
         (["--json", "no-folder/x.json"], "allowed: a file in a folder that exists"),
         (["--peers", "x.json"], "--peers and --peers-prompts go together"),

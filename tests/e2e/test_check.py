@@ -219,7 +219,7 @@ MISTAKES = {
     "batch size 0": (["--batch-size", "0"], "batch_size is 0"),
     "cold": (["--temperature", "-1"], "temperature is -1"),
     "missing file": (["--prompts", "absent.jsonl"], "absent.jsonl cannot be read"),
-    "limit": (["--limit", "0"], "limit is 0"),
+    "limit": (["--limit", "0"], "--limit is 0; allowed: 1 or above"),
 }  # fmt: skip
 
 
@@ -231,6 +231,7 @@ def test_a_mistake_is_one_line_and_exit_code_2(run, name):
     assert expected in err
 
 
-def test_limit_needs_a_file(run):
-    code, _, err = run("--limit", 1, has_file=False)
-    assert (code, err) == (2, "error: --limit goes with --prompts\n")
+def test_limit_takes_the_first_of_the_own_prompts_too(run):
+    code, out, _ = run("--limit", 1, has_file=False)
+    assert code == 0
+    assert "answers  to 1 prompt," in out

@@ -3,6 +3,7 @@
 import pytest
 
 from foreword.bench.soak import soak, soak_prompts
+from foreword.checkpoint.trained import trained_drafter
 from foreword.draft.registry import WITHOUT_WEIGHTS
 from foreword.engine.llm import LLM
 from foreword.sampling.params import SamplingParams
@@ -57,6 +58,16 @@ def test_a_drafter_that_is_the_target_is_always_right(model, plain):
     results = LLM(model, config, batch_size=2).generate(PROMPTS, params)
     assert [r.token_ids for r in results] == plain["greedy"]
     assert all(r.stats.accepted_tokens == r.stats.drafted_tokens for r in results)
+
+
+def test_the_head_that_comes_with_foreword(model, plain):
+    """Found by the model's fingerprint, fits, guesses well enough for its card, and changes no word."""
+    if trained_drafter("eagle3", model.checkpoint.fingerprint) is None:
+        pytest.skip("no EAGLE-3 head lies in checkpoints/: it comes with the source, not with an installed package")
+    params = SamplingParams(max_tokens=NUM_TOKENS, ignore_eos=True)
+    results = LLM(model, "eagle3", batch_size=3).generate(PROMPTS, params)
+    assert [r.token_ids for r in results] == plain["greedy"]
+    assert sum(r.stats.new_tokens - 1 for r in results) / sum(r.stats.num_steps for r in results) > 1.4
 
 
 def test_a_short_soak(model):

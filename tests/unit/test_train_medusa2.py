@@ -393,7 +393,7 @@ def test_without_peft_the_command_says_what_to_install(monkeypatch, make):
     import sys
 
     monkeypatch.setitem(sys.modules, "peft", None)
-    with pytest.raises(ConfigError, match=r"needs peft.*foreword\[train\]"):
+    with pytest.raises(ConfigError, match=r"needs peft.*pip install"):
         make()
     with pytest.raises(ConfigError, match="heads_weight is -1"):
         replace(TUNING, heads_weight=-1.0)

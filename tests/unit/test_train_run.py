@@ -12,6 +12,7 @@ import torch
 
 from foreword.cli.options import parse_duration
 from foreword.cli.train import METHOD_NAMES
+from foreword.cli.train_report import LineReporter, kept_text
 from foreword.engine.llm import LLM
 from foreword.errors import ConfigError
 from foreword.runtime.base import Need
@@ -78,7 +79,7 @@ class Quiet:
     def __init__(self, stop_at: int | None = None) -> None:
         self.phases, self.statuses, self.num_best, self._stop_at = [], [], 0, stop_at
 
-    def phase(self, text):
+    def phase(self, text, most_s=0.0):
         self.phases.append(text)
 
     def data(self, done, total):
@@ -328,7 +329,9 @@ def test_the_command_leaves_a_drafter_with_its_card(tmp_path, capsys, wide_split
     assert "the model answers the prompts" in err
     assert "tokens a step on held-out prompts" in err
     assert "by the verifier" in err
-    assert re.search(r"on this machine held-out answers come \d+\.\d\d times as fast with it", err)
+    assert re.search(
+        r"on this machine (held-out answers come|a held-out answer comes) \d+\.\d\d times as fast with it", err
+    )
     assert {"config.json", "model.safetensors", "README.md", "curve.json", "curve.svg"} <= {
         p.name for p in out.iterdir()
     }
@@ -434,9 +437,15 @@ def test_a_run_ends_within_its_budget_measured(data, tmp_path, eval_every_s):
 def test_an_answer_says_whether_the_drafter_pays(llm, data, tmp_path):
     from foreword.cli.train_report import speeds_text
 
-    assert "0.80 times as fast" in speeds_text(Speeds(100.0, 80.0, 3), "eagle3=x")
-    assert "does not pay here yet" in speeds_text(Speeds(100.0, 80.0, 3), "eagle3=x")
-    assert speeds_text(Speeds(100.0, 130.0, 3), "eagle3=x").endswith(": it pays")
+    assert "0.80 times as fast" in speeds_text(Speeds(100.0, 80.0, 4), "eagle3=x")
+    assert "does not pay here yet" in speeds_text(Speeds(100.0, 80.0, 4), "eagle3=x")
+    assert speeds_text(Speeds(100.0, 130.0, 4), "eagle3=x").endswith(
+        "without 100; 4 prompts, greedy, one at a time): it pays"
+    )
+    for count, words in ((1, "without 100; 1 prompt, greedy)"), (3, "3 prompts, greedy, one at a time)")):
+        text = speeds_text(Speeds(100.0, 130.0, count), "eagle3=x")
+        assert f"{words}: too few held-out prompts to tell ({count}; 4 are needed)" in text
+        assert "pay" not in text
     prompts = live_prompts(data[1])
     found = measure_speeds(llm.model, "ngram", tmp_path, prompts, 8, 60.0)
     assert found is None, "a drafter that cannot be served is none to time"
@@ -445,19 +454,62 @@ def test_an_answer_says_whether_the_drafter_pays(llm, data, tmp_path):
     assert (found.num_prompts, found.ratio > 0) == (1, True)
 
 
-def test_a_folder_that_cannot_be_made_is_one_line(tmp_path, capsys, wide_split):
+@pytest.mark.parametrize("option", ["--out", "--data"])
+def test_a_folder_that_cannot_be_made_is_found_out_before_anything_is_done(option, tmp_path, capsys):
     from foreword.cli.main import main
 
-    model = write_tiny_chat(tmp_path / "model")
     prompts = tmp_path / "p.jsonl"
     prompts.write_text('{"prompt": "a"}\n' * 12)
-    out = prompts / "out"  # below a file
-    command = ["train", "eagle3", "--model", str(model), "--runtime", "torch", "--prompts", str(prompts)]
-    assert main([*command, "--out", str(out), "--time-budget", "2s"]) == 2
+    folder = prompts / "new" / "folder"  # below a file
+    options = {"--out": str(tmp_path / "new" / "out"), option: str(folder)}
+    command = ["train", "eagle3", "--model", "no-such-model.gguf", "--prompts", str(prompts)]
+    assert main([*command, *[part for pair in options.items() for part in pair]]) == 2
     err = capsys.readouterr().err
-    assert "error: " in err
-    assert "Not a directory" in err
-    assert "Traceback" not in err
+    assert err.startswith(f"error: {option} is {folder}, which cannot be made or written (Not a directory)")
+    assert err.count("\n") == 1
+    assert list(tmp_path.iterdir()) == [prompts], "nothing of the try stays"
+
+
+def test_ctrl_c_says_what_is_kept_and_how_to_go_on(tmp_path, capsys, wide_split, monkeypatch):
+    from foreword.cli.main import main
+    from foreword.train.loop import Trainer
+
+    def interrupt(_):
+        raise KeyboardInterrupt
+
+    model, prompts, out = write_tiny_chat(tmp_path), tmp_path / "p.jsonl", tmp_path / "out"
+    prompts.write_text("".join(json.dumps({"id": f"m/{i}", "turns": [f"word {i}"]}) + "\n" for i in range(12)))
+    command = ["train", "medusa", "--model", str(model), "--prompts", str(prompts), "--out", str(out)]
+    command += ["--time-budget", "20s", "--num-tokens", "60", "--max-new-tokens", "8", "--draft-vocab-size", "50"]
+    monkeypatch.setattr(Trainer, "run", interrupt)
+    assert main([*command, "--runtime", "torch"]) == 130
+    err = capsys.readouterr().err
+    assert err.endswith(
+        f"answers so far are kept in {out / 'data'}; the same command goes on from there\ninterrupted\n"
+    )
+    (out / "resume" / "checkpoint.pt").write_bytes(b"")
+    assert f"and the training in {out}, up to its last checkpoint" in kept_text(out, None)
+    assert kept_text(tmp_path, None) == "there is no answer to keep yet; the same command begins anew"
+
+
+def test_the_time_left_is_never_more_than_the_phase_may_take(capsys, monkeypatch):
+    now = [100.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    reporter = LineReporter()
+    reporter.phase("answers", 24.0)
+    reporter.data(0, 1_000_000)
+    capsys.readouterr()
+    lines = []
+    for now[0], done in ((121.0, 100), (142.0, 200)):
+        reporter.data(done, 1_000_000)
+        lines.append(capsys.readouterr().err)
+    assert lines[0] == "  100 of 1,000,000 tokens, 5 tok/s, 0:00:03 left\n"
+    assert lines[1].endswith("0:00:00 left\n"), "over its time"
+    reporter.phase("features")
+    reporter.data(0, 1000)
+    now[0] = 172.0
+    reporter.data(100, 1000)
+    assert capsys.readouterr().err.endswith("0:04:30 left\n"), "nothing to hold it to"
 
 
 def test_durations_and_names():

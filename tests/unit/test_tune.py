@@ -85,17 +85,38 @@ def test_the_arithmetic_of_a_pair():
     assert f"{k} tokens a step are best" in pair_words(known)[-1]
 
 
-def arm_with(pairs, fault=None, name="suffix"):
+def arm_with(pairs, fault=None, name="suffix", per_step=2.0):
     llm = SimpleNamespace(config=DraftConfig(method=name, num_speculative_tokens=7))
-    return Arm(candidate(name), llm, pairs=list(pairs), fault=fault)
+    steps = RequestStats(new_tokens=1 + round(100 * per_step), num_steps=100)
+    return Arm(candidate(name), llm, pairs=list(pairs), results=[SimpleNamespace(stats=steps)], fault=fault)
 
 
 def test_what_pays():
-    assert pays(arm_with([(1.3, 1.0), (1.2, 1.0), (1.4, 1.0)]))
-    assert not pays(arm_with([(1.3, 1.0), (0.8, 1.0), (1.2, 1.0)])), "may be chance"
+    assert pays(arm_with([(1.3, 1.0), (1.2, 1.0), (1.4, 1.0)] * 2))
+    assert not pays(arm_with([(1.3, 1.0), (0.6, 1.0), (1.2, 1.0)] * 2)), "may be chance"
     assert not pays(arm_with([(1.01, 1.0)] * 9)), "not worth the trouble"
     assert not pays(arm_with([(1.3, 1.0)] * 9, fault="token 3")), "other words"
-    assert not pays(arm_with([(2.0, 1.0)])), "one pair says nothing"
+    assert not pays(arm_with([(1.3, 1.0)] * 5)), "too few pairs"
+    assert not pays(arm_with([(1.3, 1.0)] * 9, per_step=1.1)), "more than drafting can give"
+
+
+@pytest.mark.parametrize(
+    ("arm", "begin", "reason"),
+    [
+        (arm_with([(1.3, 1.0)] * 5), "Too little", "but 5 answers were timed and 6 are needed"),
+        (arm_with([(0.9, 1.0)]), "Too little", "0.90 times plain decoding, but 1 answer was timed and 6 are needed"),
+        (arm_with([(1.3, 1.0)] * 9, per_step=1.1), "Too little", "with 1.10 tokens a step: the times are noise"),
+        (arm_with([(0.9, 1.0)] * 5), "No", "comes to 0.90 times"),
+        (arm_with([(0.9, 1.0)] * 9), "No", "comes to 0.90 times"),
+        (arm_with([(1.3, 1.0)] * 6), "Yes", "1.30 times as fast"),
+    ],
+)
+def test_too_little_to_tell_is_said(bench, arm, begin, reason):
+    words = answer(Outcome(bench, [arm]), "p.json")
+    assert words.startswith(begin)
+    assert reason in words
+    assert ("more prompts (--prompts) or a longer --time-budget" in words) == (begin == "Too little")
+    assert (profile_of(Outcome(bench, [arm])).drafter == {"method": "none"}) == (begin != "Yes")
 
 
 @pytest.fixture(scope="module")
@@ -182,7 +203,7 @@ def test_the_command(files, tmp_path, capsys):
     assert main([*asked, *options, "--prompts", str(prompts), "--out", str(out), "--json"]) == 0
     captured = capsys.readouterr()
     found = json.loads(captured.out)
-    assert found["answer"].startswith(("Yes", "No"))
+    assert found["answer"].startswith(("Yes", "No", "Too little"))
     assert found["profile"] == str(out)
     assert all(c["fault"] is None for c in found["candidates"])
     (pair,) = found["pairs"].values()
@@ -199,16 +220,18 @@ def test_the_command(files, tmp_path, capsys):
 def test_the_table_ends_with_the_answer(files, tmp_path, capsys):
     asked = ["tune", "--model", str(files.target), "--runtime", "torch", "--dtype", "float32", "--threads", "1"]
     options = ["--drafters", "ngram", "--time-budget", "1s", "--max-tokens", "8", "--out", str(tmp_path / "p.json")]
-    assert main([*asked, *options]) == 0
-    out = " ".join(capsys.readouterr().out.split())
+    assert main([*asked, *options, "--limit", "2"]) == 0
+    captured = capsys.readouterr()
+    assert "1 candidate, 2 prompts" in captured.err
+    out = " ".join(captured.out.split())
     assert "Times as fast as plain decoding" in out
-    assert ("Yes: ngram" in out) or ("No: nothing surely pays" in out)
+    assert any(text in out for text in ("Yes: ngram", "No: nothing surely pays", "Too little to tell: the best, ngram"))
 
 
 MISTAKES = {
     "budget": (["--time-budget", "soon"], "--time-budget is 'soon'"),
     "tokens": (["--max-tokens", "1"], "--max-tokens is 1"),
-    "limit": (["--limit", "2"], "--limit goes with --prompts"),
+    "limit": (["--limit", "0"], "--limit is 0; allowed: 1 or above"),
     "out": (["--out", "nowhere/p.json"], "--out is nowhere/p.json"),
     "drafter": (["--drafters", "sufix"], "did you mean 'suffix'"),
 }

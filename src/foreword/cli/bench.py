@@ -10,9 +10,9 @@ from foreword.cli import options as opt
 from foreword.cli.bench_run import (
     Tuned,
     begin,
+    check_free,
     choose,
     encode,
-    keep_unfinished,
     measure,
     resume_result,
     write_prompt_ids,
@@ -127,6 +127,8 @@ def bench(
         if value < lowest:
             raise ConfigError(f"--{name} is {value}; allowed: {lowest} or above")
     files = [Path(part) for part in _split("--prompts", prompts)] if prompts is not None else []
+    if json is not None and json.exists() and not resume and write_prompts is None:
+        check_free(json)
     lines = choose([line for file in files for line in read_prompts(file)], stratified, limit)
 
     from foreword.bench.cells import make_cells
@@ -142,7 +144,7 @@ def bench(
         [_number("--batch-sizes", text, int, 1) for text in _split("--batch-sizes", batch_sizes)],
     )
     loaded = load_model(model, show_progress=sys.stderr.isatty(), **load_options)
-    chosen = encode(loaded, lines)
+    chosen = encode(loaded, lines, limit)
     if write_prompts is not None:
         write_prompt_ids(write_prompts, chosen)
         raise typer.Exit
@@ -160,8 +162,6 @@ def bench(
     result = begin(loaded, files, chosen, cells, settings)
     if resume and json is not None and json.exists():
         result = resume_result(json, result)
-    elif json is not None and json.exists():
-        keep_unfinished(json)
     measure(loaded, chosen, result, json, tuned.options)
     raise typer.Exit(_show(result, json, report, markdown, peers, peers_prompts))
 

@@ -1,13 +1,14 @@
 """The work of `foreword bench`: from lines of prompts to a measured result."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from foreword.cli import options as opt
 from foreword.cli.output import note
-from foreword.cli.prompt_file import PromptLine
+from foreword.cli.prompt_file import PromptLine, check_limit
 from foreword.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -45,14 +46,11 @@ class Tuned:
 
 def choose(lines: list[PromptLine], count: int | None, limit: int | None) -> list[PromptLine]:
     """The fixed subset or the first, under the categories that are reported."""
-    from dataclasses import replace
-
     from foreword.bench.workloads import merge_topics, stratified
 
-    if limit is not None and limit < 1:
-        raise ConfigError(f"--limit is {limit}; allowed: 1 or above")
-    if not lines and (count is not None or limit is not None):
-        raise ConfigError("--stratified and --limit go with --prompts")
+    check_limit(limit)
+    if not lines and count is not None:
+        raise ConfigError("--stratified goes with --prompts")
     categories = merge_topics([line.category for line in lines])
     lines = [replace(line, category=category) for line, category in zip(lines, categories, strict=True)]
     if count is not None:
@@ -60,22 +58,16 @@ def choose(lines: list[PromptLine], count: int | None, limit: int | None) -> lis
     return lines[:limit]
 
 
-def encode(model: "LoadedModel", lines: Sequence[PromptLine]) -> list["BenchPrompt"]:
-    """Token ids of all prompts, checked; without a file those of the demo."""
+def encode(model: "LoadedModel", lines: Sequence[PromptLine], limit: int | None = None) -> list["BenchPrompt"]:
+    """Token ids of all prompts, checked; without a file those of the demo, at most the first `limit`."""
     from foreword.bench.workloads import NO_CATEGORY, BenchPrompt, check_ids
-    from foreword.cli.conversation import Conversation
+    from foreword.cli.conversation import Conversation, own_prompts
     from foreword.cli.demo_prompts import PROMPTS
     from foreword.engine.llm import LLM
 
-    if not lines:
-        is_chat = model.tokenizer.has_chat_template
-        lines = [
-            PromptLine(
-                f"prompt {name}", name, name, turns=(text,) if is_chat else None, prompt=None if is_chat else text
-            )
-            for name, text in PROMPTS.items()
-        ]
     llm = LLM(model, "none", batch_size=1)
+    if not lines:
+        lines = [replace(line, category=str(line.id)) for line in own_prompts(llm, PROMPTS, limit)]
     begun = [Conversation.begin(llm, line) for line in lines]
     prompts = [
         BenchPrompt(str(c.line.id), c.line.category or NO_CATEGORY, tuple(c.prompt_ids), c.line.reference)
@@ -118,16 +110,19 @@ def resume_result(path: Path, wanted: "BenchResult") -> "BenchResult":
     return kept
 
 
-def keep_unfinished(path: Path) -> None:
-    """Refuse to write over hours of measurements."""
+def check_free(path: Path) -> None:
+    """Refuse to write over hours of measurements, or over what is no result at all."""
     from foreword.bench.results import load_result
 
     try:
         is_complete = load_result(path).is_complete
     except ConfigError as error:
         raise ConfigError(f"--json would overwrite {path}, which is no result: {error}") from error
-    if not is_complete:
-        raise ConfigError(f"{path} is a benchmark that was stopped: --resume goes on with it; delete it to begin anew")
+    if is_complete:
+        raise ConfigError(
+            f"{path} holds a finished benchmark: name another file in --json, or delete it to measure anew"
+        )
+    raise ConfigError(f"{path} is a benchmark that was stopped: --resume goes on with it; delete it to begin anew")
 
 
 def measure(
@@ -151,9 +146,21 @@ def measure(
         note("measuring what passes cost")
         result.pass_cost = _pass_cost(model, result.settings["threads"])
     runner = Runner(model, prompts, result, save=save, make=partial(make_llm, tuned=tuned))
-    with progress(runner.num_left) as advance:
-        runner.on_run = advance
-        runner.run()
+    try:
+        with progress(runner.num_left) as advance:
+            runner.on_run = advance
+            runner.run()
+    except KeyboardInterrupt:
+        save()
+        note(_kept(json, len(result.runs), runner.num_left))
+        raise
+
+
+def _kept(json: Path | None, num_runs: int, num_left: int) -> str:
+    """What a stopped benchmark leaves, and how it goes on."""
+    if json is None:
+        return "nothing is kept: with --json FILE a benchmark can be stopped and gone on with"
+    return f"{json} keeps {num_runs} runs of {num_runs + num_left}; the same command with --resume goes on"
 
 
 def _pass_cost(model: "LoadedModel", threads: int) -> dict[str, Any]:

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from foreword.cli import options as opt
-from foreword.cli.output import print_json, progress_bar
-from foreword.cli.prompt_file import PromptLine, read_prompts
+from foreword.cli.output import count_text, print_json, progress_bar
+from foreword.cli.prompt_file import PromptLine, check_limit, read_prompts
 from foreword.errors import ConfigError
 from foreword.sampling.params import SamplingParams
 
@@ -58,8 +58,7 @@ def check(
     sampled = SamplingParams(max_tokens=max_tokens, seed=params.seed, temperature=temperature)
     if max_tokens < 1:
         raise ConfigError(f"--max-tokens is {max_tokens}; allowed: 1 or above, or nothing is compared")
-    if limit is not None and prompts is None:
-        raise ConfigError("--limit goes with --prompts")
+    check_limit(limit)
     lines = None if prompts is None else read_prompts(prompts, limit)
     draft = opt.draft_options(drafter, speculative_config, num_speculative_tokens, adaptive, profile)
 
@@ -68,7 +67,7 @@ def check(
 
     options = {"runtime": runtime, "dtype": dtype, "kv_dtype": kv_dtype, "threads": threads}
     llm = _load(model, draft, verifier=verifier, batch_size=batch_size, **options)
-    given = _prompts(llm, lines)
+    given = _prompts(llm, lines, limit)
     modes, left_out = _modes(promise_of(llm.engine.parts.verifier), Mode("greedy", params), sampled)
     if not json:
         _print_head(llm, given, params)
@@ -103,13 +102,13 @@ def _chosen(draft: dict[str, Any]) -> "DraftConfig":
     return draft_config(draft["drafter"] or {})
 
 
-def _prompts(llm: "LLM", lines: list[PromptLine] | None) -> list["Prompt"]:
+def _prompts(llm: "LLM", lines: list[PromptLine] | None, limit: int | None) -> list["Prompt"]:
     """Ready to run; without a file those of the demo, as plain text where the model has no chat template."""
     from foreword.cli.check_run import Prompt
     from foreword.cli.conversation import Conversation, own_prompts
     from foreword.cli.demo_prompts import PROMPTS
 
-    lines = own_prompts(llm, PROMPTS) if lines is None else lines
+    lines = own_prompts(llm, PROMPTS, limit) if lines is None else lines
     begun = [Conversation.begin(llm, line) for line in lines]
     return [Prompt(c.line.id, c.prompt_ids, c.drafting) for c in begun]
 
@@ -135,7 +134,8 @@ def _print_head(llm: "LLM", prompts: list["Prompt"], params: SamplingParams) -> 
     print(f"runtime  {choice.name} {choice.dtype} on {choice.device}: {choice.reason}")
     print(f"drafter  {llm.config.method}, at most {llm.config.num_speculative_tokens} tokens ahead")
     print(
-        f"answers  to {len(prompts)} prompts, at most {params.max_tokens} tokens each, seed {params.seed}", flush=True
+        f"answers  to {count_text(len(prompts), 'prompt')}, at most {params.max_tokens} tokens each, seed {params.seed}",
+        flush=True,
     )
 
 

@@ -98,10 +98,10 @@ def _first_question(llm: LLM, line: PromptLine) -> Any:
     return [{"role": "user", "content": line.turns[0]}]
 
 
-def own_prompts(llm: LLM, texts: Mapping[str, str]) -> list[PromptLine]:
-    """A command's own texts by name: as chat, or plainly where the model has no chat template."""
+def own_prompts(llm: LLM, texts: Mapping[str, str], limit: int | None = None) -> list[PromptLine]:
+    """A command's own texts by name, at most the first `limit`: as chat, or plainly where the model has no chat template."""
     is_chat = llm.tokenizer.has_chat_template
     return [
         PromptLine(f"prompt {name}", name, turns=(text,) if is_chat else None, prompt=None if is_chat else text)
-        for name, text in texts.items()
+        for name, text in list(texts.items())[:limit]
     ]

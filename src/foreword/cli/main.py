@@ -69,14 +69,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         code = app(args=None if arguments is None else list(arguments), prog_name="foreword", standalone_mode=False)
         sys.stdout.flush()
+        if code == EXIT_INTERRUPTED:  # what typer makes of Ctrl-C
+            return _interrupted()
         return code if isinstance(code, int) else 0
     except ForewordError as error:
         return _fail(str(error))
     except _UsageError as error:
         return _fail(_usage_message(error))
     except (KeyboardInterrupt, typer.Abort):
-        print("interrupted", file=sys.stderr)
-        return EXIT_INTERRUPTED
+        return _interrupted()
     except BrokenPipeError:
         _silence_stdout()
         return EXIT_BROKEN_PIPE
@@ -85,6 +86,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
             _silence_stdout()
         place = f"{error.filename}: " if error.filename else ""
         return _fail(f"{place}{error.strerror or error}")
+
+
+def _interrupted() -> int:
+    print("interrupted", file=sys.stderr)
+    return EXIT_INTERRUPTED
 
 
 def _silence_stdout() -> None:

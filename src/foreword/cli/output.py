@@ -27,6 +27,11 @@ def note(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
+def count_text(number: int, what: str) -> str:
+    """A number of things whose plural ends in s."""
+    return f"{number:,} {what}{'' if number == 1 else 's'}"
+
+
 def console() -> "Console":
     """Tables on stdout; plain text, and always as wide, where no terminal shows them."""
     from rich.console import Console

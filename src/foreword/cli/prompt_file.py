@@ -38,8 +38,7 @@ class PromptLine:
 
 def read_prompts(path: Path, limit: int | None = None) -> list[PromptLine]:
     """The prompts of a file, at most the first `limit`; `ConfigError` names the file and line that is wrong."""
-    if limit is not None and limit < 1:
-        raise ConfigError(f"limit is {limit}; allowed: 1 or above")
+    check_limit(limit)
     prompts: list[PromptLine] = []
     left_out: list[str] = []
     for number, text in _lines(path):
@@ -56,6 +55,12 @@ def read_prompts(path: Path, limit: int | None = None) -> list[PromptLine]:
         others = f", as in {len(left_out) - 1} more" if len(left_out) > 1 else ""
         note(f"{left_out[0]}, which is no text and is left out{others}: drafts are copied from texts only")
     return prompts
+
+
+def check_limit(limit: int | None) -> None:
+    """`ConfigError` where it leaves no prompt."""
+    if limit is not None and limit < 1:
+        raise ConfigError(f"--limit is {limit}; allowed: 1 or above")
 
 
 def read_reference(path: Path) -> str:

@@ -2,13 +2,15 @@
 
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from foreword.cli import options as opt
-from foreword.cli.output import note
+from foreword.cli.output import count_text, note
 from foreword.cli.prompt_file import read_prompts
 from foreword.errors import ConfigError, UnknownNameError
 
@@ -106,6 +108,9 @@ def train(
         raise UnknownNameError("method", method, METHOD_NAMES)
     if out.is_file():
         raise ConfigError(f"--out is the file {out}; allowed: a folder, new or of an earlier run")
+    for option, folder in {"--out": out, "--data": data}.items():
+        if folder is not None:
+            check_can_write(option, folder)
     lines = [(path, line) for path in prompts for line in read_prompts(path)]
     budget_s, eval_s = opt.parse_duration("--time-budget", time_budget), opt.parse_duration("--eval-every", eval_every)
     licences = _licences(licence or [])
@@ -147,23 +152,47 @@ def train(
     )
     questions = _questions(llm, lines)
 
-    from foreword.cli.train_report import drafter_text, reporting, speeds_text, use_text
+    from foreword.cli.train_report import drafter_text, kept_text, reporting, speeds_text, use_text
     from foreword.train.pays import measure_speeds
     from foreword.train.self_distill import AnswerStore
     from foreword.train.session import live_prompts, live_tokens
     from foreword.train.session import train as run
 
-    with reporting() as reporter:
-        progress = run(method, llm, questions, out, settings, reporter, data=data, licences=licences, begun_s=begun_s)
+    try:
+        with reporting() as reporter:
+            progress = run(
+                method, llm, questions, out, settings, reporter, data=data, licences=licences, begun_s=begun_s
+            )
+    except KeyboardInterrupt:
+        note(kept_text(out, data))
+        raise
     note(
-        f"{progress.step} steps, {progress.num_tokens:,} answer tokens; best: {progress.best:.2f} tokens a step on held-out "
-        f"prompts (chains). {use_text(method, out)}"
+        f"{count_text(progress.step, 'step')}, {count_text(progress.num_tokens, 'answer token')}; best: {progress.best:.2f} tokens a "
+        f"step on held-out prompts (chains). {use_text(method, out)}"
     )
     prompts_ids = live_prompts(AnswerStore(data or out / "data").read())
     limit_s = min(max(begun_s + budget_s - time.perf_counter(), _LEAST_LOOK_S), _LONGEST_LOOK_S)
     speeds = measure_speeds(llm.model, method, out, prompts_ids, live_tokens(settings), limit_s)
     if speeds is not None:
         note(speeds_text(speeds, drafter_text(method, out)))
+
+
+def check_can_write(option: str, folder: Path) -> None:
+    """`ConfigError` where the folder cannot be made or written; found out by trying, and nothing of the try stays."""
+    made: list[Path] = []
+    try:
+        made = [place for place in (folder, *folder.parents) if not place.exists()]
+        folder.mkdir(parents=True, exist_ok=True)
+        with TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise ConfigError(
+            f"{option} is {folder}, which cannot be made or written ({error.strerror or error}); name a folder that can"
+        ) from error
+    finally:
+        for place in made:
+            with suppress(OSError):
+                place.rmdir()
 
 
 def _licences(options: list[str]) -> dict[str, str]:
@@ -192,5 +221,10 @@ def _questions(llm: "LLM", lines: list) -> "list[Question]":
         name = line.id if isinstance(line.id, str) else f"{path.stem}/{line.id}"
         questions.append(Question(name, line.category, path.stem, tuple(prompt_ids)))
     if num_long:
-        note(f"{num_long} prompts are longer than the model's context and were left out")
+        are = (
+            "prompt is longer than the model's context and was"
+            if num_long == 1
+            else "prompts are longer than the model's context and were"
+        )
+        note(f"{num_long} {are} left out")
     return questions

@@ -1,12 +1,14 @@
 """How a training run shows how far it is: bars where a terminal shows them, else a line now and then."""
 
+import math
 import sys
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from foreword.cli.output import note
+from foreword.cli.output import count_text, note
 
 if TYPE_CHECKING:
     from foreword.train.loop import Status
@@ -14,7 +16,26 @@ if TYPE_CHECKING:
     from foreword.train.pays import Speeds
 
 _LINE_EVERY_S = 20.0
-_PAYS = 1.02
+_PAYS, _LEAST_PROMPTS = 1.02, 4  # times as fast; held-out prompts that say so
+
+
+class _Phase:
+    """How fast a phase is and how long it takes: never longer than it may."""
+
+    def __init__(self, most_s: float = math.inf) -> None:
+        self._end_s = time.monotonic() + most_s
+        self._first: tuple[float, int] | None = None
+
+    def rate_text(self, done: int, total: int) -> str:
+        """Tokens a second since the first call, and the time left; empty before there are any."""
+        now = time.monotonic()
+        if self._first is None:
+            self._first = now, done
+        seconds, tokens = now - self._first[0], done - self._first[1]
+        if tokens <= 0 or seconds <= 0:
+            return ""
+        left_s = min((total - done) * seconds / tokens, self._end_s - now)
+        return f", {tokens / seconds:.0f} tok/s, {_clock(max(left_s, 0.0))} left"
 
 
 class LineReporter:
@@ -22,21 +43,19 @@ class LineReporter:
 
     def __init__(self) -> None:
         self._shown_s = 0.0
-        self._first: tuple[float, int] | None = None
+        self._phase = _Phase()
 
-    def phase(self, text: str) -> None:
+    def phase(self, text: str, most_s: float = math.inf) -> None:
         """Say what begins."""
-        self._first = None
+        self._phase = _Phase(most_s)
         note(text)
 
     def data(self, done: int, total: int) -> None:
         """Tokens, rate, time left."""
-        now = time.monotonic()
-        if self._first is None:
-            self._first = now, done
+        now, rate = time.monotonic(), self._phase.rate_text(done, total)
         if now - self._shown_s >= _LINE_EVERY_S:
             self._shown_s = now
-            note(f"  {done:,} of {total:,} tokens{self._rate(now, done, total)}")
+            note(f"  {done:,} of {total:,} tokens{rate}")
 
     def status(self, status: "Status") -> None:
         """Loss, accuracy by depth, rate, time left."""
@@ -49,33 +68,29 @@ class LineReporter:
         """What was reached."""
         note(f"  saved: {best_text(measures, verified)}")
 
-    def _rate(self, now: float, done: int, total: int) -> str:
-        assert self._first is not None
-        seconds, tokens = now - self._first[0], done - self._first[1]
-        if tokens <= 0:
-            return ""
-        return f", {tokens / seconds:.0f} tok/s, {_clock((total - done) * seconds / tokens)} left"
-
 
 class BarReporter:
     """Bars on stderr."""
 
     def __init__(self, bars: Any) -> None:
-        self._bars, self._task = bars, None
+        self._bars, self._task, self._phase = bars, None, _Phase()
 
-    def phase(self, text: str) -> None:
+    def phase(self, text: str, most_s: float = math.inf) -> None:
         """A bar of its own."""
+        self._phase = _Phase(most_s)
         if self._task is not None:
             self._bars.stop_task(self._task)
         self._task = self._bars.add_task(text, total=None, text="")
 
     def data(self, done: int, total: int) -> None:
         """Move it."""
-        self._bars.update(self._task, completed=done, total=total, text=f"{done:,} of {total:,} tokens")
+        text = f"{done:,} of {total:,} tokens{self._phase.rate_text(done, total)}"
+        self._bars.update(self._task, completed=done, total=total, text=text)
 
     def status(self, status: "Status") -> None:
         """Move it; loss and accuracy beside it."""
-        self._bars.update(self._task, completed=status.done, total=1.0, text=status_text(status))
+        text = f"{status_text(status)}, {_clock(status.left_s)} left"
+        self._bars.update(self._task, completed=status.done, total=1.0, text=text)
 
     def best(self, measures: "Measures", verified: Mapping[str, Any] | None) -> None:
         """A line above the bars."""
@@ -89,14 +104,9 @@ def reporting() -> Iterator[LineReporter | BarReporter]:
         yield LineReporter()
         return
     from rich.console import Console
-    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+    from rich.progress import BarColumn, Progress, TextColumn
 
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(20),
-        TextColumn("{task.fields[text]}"),
-        TimeRemainingColumn(),
-    )
+    columns = (TextColumn("{task.description}"), BarColumn(20), TextColumn("{task.fields[text]}"))
     with Progress(*columns, console=Console(stderr=True), redirect_stdout=False, redirect_stderr=False) as bars:
         yield BarReporter(bars)
 
@@ -108,11 +118,18 @@ def status_text(status: "Status") -> str:
 
 
 def speeds_text(speeds: "Speeds", drafter: str) -> str:
-    """Whether it pays here, in words."""
+    """Whether it pays here, in words; few prompts do not tell."""
+    count = speeds.num_prompts
     head = (
-        f"on this machine held-out answers come {speeds.ratio:.2f} times as fast with it ({speeds.drafted_tok_per_s:.0f} tok/s, "
-        f"without {speeds.plain_tok_per_s:.0f}; {speeds.num_prompts} prompts, greedy, one at a time)"
+        f"on this machine {'a held-out answer comes' if count == 1 else 'held-out answers come'} {speeds.ratio:.2f} times as fast with "
+        f"it ({speeds.drafted_tok_per_s:.0f} tok/s, without {speeds.plain_tok_per_s:.0f}; {count_text(count, 'prompt')}, greedy"
+        f"{'' if count == 1 else ', one at a time'})"
     )
+    if count < _LEAST_PROMPTS:
+        return (
+            f"{head}: too few held-out prompts to tell ({count}; {_LEAST_PROMPTS} are needed). Give more prompts or a "
+            f"longer --time-budget, or ask 'foreword tune --drafters auto,{drafter}'"
+        )
     if speeds.ratio >= _PAYS:
         return f"{head}: it pays"
     return (
@@ -126,6 +143,17 @@ def best_text(measures: "Measures", verified: Mapping[str, Any] | None) -> str:
     depths = " ".join(f"{rate:.2f}" for rate in measures.accept_by_depth)
     live = "" if verified is None else f", {verified['tokens_per_step']:.2f} by the verifier"
     return f"{measures.tokens_per_step:.2f} tokens a step in chains{live}; accepted by depth {depths}{_tuned_text(measures.also)}"
+
+
+def kept_text(out: Path, data: Path | None) -> str:
+    """What a run that was stopped leaves, and how it goes on."""
+    data = data or out / "data"
+    if not any(data.glob("answers/*.jsonl")):
+        return "there is no answer to keep yet; the same command begins anew"
+    answers = f"the answers so far are kept in {data}"
+    trained = (out / "resume" / "checkpoint.pt").is_file()
+    also = f" and the training in {out}, up to its last checkpoint (at most two minutes ago)" if trained else ""
+    return f"{answers}{also}; the same command goes on from there"
 
 
 def use_text(method: str, folder: object) -> str:

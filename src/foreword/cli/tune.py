@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from foreword.cli import options as opt
-from foreword.cli.output import note, print_json
-from foreword.cli.prompt_file import PromptLine, read_prompts
+from foreword.cli.output import count_text, note, print_json
+from foreword.cli.prompt_file import PromptLine, check_limit, read_prompts
 from foreword.errors import ConfigError
 from foreword.sampling.params import SamplingParams
 
@@ -65,8 +65,7 @@ def tune(
     params = SamplingParams(max_tokens=max_tokens, temperature=temperature, seed=seed)
     if max_tokens < 2:
         raise ConfigError(f"--max-tokens is {max_tokens}; allowed: 2 or above, or there is nothing to time")
-    if limit is not None and prompts is None:
-        raise ConfigError("--limit goes with --prompts")
+    check_limit(limit)
     budget_s = opt.parse_duration("--time-budget", time_budget)
     if out.is_dir() or not out.parent.is_dir():
         raise ConfigError(f"--out is {out}; allowed: a file in a folder that exists")
@@ -85,11 +84,11 @@ def tune(
         model, runtime=runtime, dtype=dtype, kv_dtype=kv_dtype, threads=threads, show_progress=sys.stderr.isatty()
     )
     bench = Bench(loaded, params)
-    asked = _prompts(bench.plain, lines)
+    asked = _prompts(bench.plain, lines, limit)
     candidates = _candidates(bench.plain, named, draft_model or [])
     note(
-        f"{loaded.checkpoint.source} on {loaded.choice.name} {loaded.choice.dtype}: {len(candidates)} candidates, {len(asked)} prompts, about "
-        f"{budget_s:.0f} s"
+        f"{loaded.checkpoint.source} on {loaded.choice.name} {loaded.choice.dtype}: {count_text(len(candidates), 'candidate')}, "
+        f"{count_text(len(asked), 'prompt')}, about {budget_s:.0f} s"
     )
     outcome = Search(bench, asked, budget_s, note, lambda: None).run(candidates)
     found = profile_of(outcome)
@@ -100,13 +99,13 @@ def tune(
         print_report(outcome, out)
 
 
-def _prompts(llm: "LLM", lines: list[PromptLine] | None) -> list["TunePrompt"]:
+def _prompts(llm: "LLM", lines: list[PromptLine] | None, limit: int | None) -> list["TunePrompt"]:
     """Ready to run; plain text where the model has no chat template."""
     from foreword.cli.conversation import Conversation, own_prompts
     from foreword.tune.measure import TunePrompt
     from foreword.tune.prompts import PROMPTS
 
-    lines = own_prompts(llm, PROMPTS) if lines is None else lines
+    lines = own_prompts(llm, PROMPTS, limit) if lines is None else lines
     begun = [Conversation.begin(llm, line) for line in lines]
     return [TunePrompt(c.prompt_ids, c.drafting) for c in begun]
 

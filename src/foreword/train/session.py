@@ -6,6 +6,7 @@ DATA/answers DATA/features                             what it is trained on; se
 """
 
 import json
+import math
 import time
 from collections.abc import Mapping, Sequence
 from importlib import import_module
@@ -50,8 +51,8 @@ _LEAST_TRAIN_SHARE = 0.2  # of the budget, however long the data took
 class Reporter(Protocol):
     """Who is told how far a run is."""
 
-    def phase(self, text: str) -> None:
-        """Something new begins."""
+    def phase(self, text: str, most_s: float = math.inf) -> None:
+        """Something new begins, with at most so many seconds for it."""
         ...
 
     def data(self, done: int, total: int) -> None:
@@ -116,8 +117,8 @@ def train(
     store = FeatureStore(data, module.taps_for(llm.model.decoder.spec), llm.model.decoder.spec.hidden_size)
     store.begin({"model_fingerprint": opened(llm).fingerprint, "dtype": llm.model.choice.dtype})
     with times.counting("features"):
-        reporter.phase("reading the answers again for features")
         left_s = _FEATURES_END * settings.time_budget_s - times.spent_s
+        reporter.phase("reading the answers again for features", left_s)
         extract_features(llm.model.decoder, answers, store, reporter.data, time.monotonic() + left_s)
     answers = answers[: len(store.entries)]
     target = target_tables(llm)
@@ -219,8 +220,8 @@ def _collect_answers(
     """The target's answers: as many as were asked for, or as fit in their share of the time."""
     options = DistillOptions(num_tokens=settings.num_tokens, max_new_tokens=settings.max_new_tokens, seed=settings.seed)
     check_split(questions, options.held_out)
-    reporter.phase("the model answers the prompts")
     left_s = settings.data_share * settings.time_budget_s - times.values.get("answers", 0.0)
+    reporter.phase("the model answers the prompts", left_s)
     with times.counting("answers"):
         return self_distill(llm, questions, AnswerStore(data), options, reporter.data, time.monotonic() + left_s)
 

@@ -111,7 +111,7 @@ def _adapted(model: Any, rank: int) -> Any:
         from peft import LoraConfig, get_peft_model
     except ImportError as error:
         raise ConfigError(
-            f"Medusa-2 needs peft, which cannot be imported ({error}); install it: pip install 'foreword[train]'"
+            f"Medusa-2 needs peft, which cannot be imported ({error}); install it: pip install 'peft>=0.17'"
         ) from error
     # No dropout: a run that goes on after a break has to draw what it would have drawn without it.
     config = LoraConfig(r=rank, lora_alpha=_ALPHA, target_modules=list(ADAPTED), lora_dropout=0.0)

@@ -22,6 +22,7 @@ _LEAST_PROMPTS = (2, 2, 4)  # of each heat, whatever the time
 _MOST_ROUNDS = 3  # through all prompts, in the last heat
 _HOPELESS = 0.7  # speed at which other settings are not tried
 _LEAST_GAIN = 1.02  # what is worth the trouble
+LEAST_PAIRS = 6  # drawing anew from fewer makes intervals that are too narrow
 
 Say = Callable[[str], None]
 
@@ -44,9 +45,23 @@ class Outcome:
 
 
 def pays(arm: Arm) -> bool:
-    """Whether it is faster than plain decoding by more than chance and more than nothing."""
-    speed = arm.speed
-    return arm.fault is None and speed.low > 1.0 and speed.value >= _LEAST_GAIN
+    """Whether it is faster than plain decoding by more than chance and more than nothing, as far as can be told."""
+    return arm.fault is None and _seems_faster(arm) and doubt(arm) is None
+
+
+def doubt(arm: Arm) -> str | None:
+    """Why its times do not tell whether it pays; None where they do, be it that it does not."""
+    num_pairs, speed, per_step = len(arm.pairs), arm.speed, arm.tokens_per_step or 1.0
+    if 0 < num_pairs < LEAST_PAIRS and speed.high >= _LEAST_GAIN:
+        return f"{num_pairs} {'answer was' if num_pairs == 1 else 'answers were'} timed and {LEAST_PAIRS} are needed"
+    # A pass with drafts takes no less time than one without: beyond that, something else was at work on the machine.
+    if _seems_faster(arm) and speed.value > per_step:
+        return f"drafting cannot be what made it so fast, with {per_step:.2f} tokens a step: the times are noise"
+    return None
+
+
+def _seems_faster(arm: Arm) -> bool:
+    return arm.speed.low > 1.0 and arm.speed.value >= _LEAST_GAIN
 
 
 class Search:
@@ -149,4 +164,4 @@ def _ranked(arms: Sequence[Arm]) -> list[Arm]:
     return sorted(arms, key=lambda arm: (arm.fault is not None, -arm.speed.value))
 
 
-__all__ = ["Outcome", "Search", "pays"]
+__all__ = ["LEAST_PAIRS", "Outcome", "Search", "doubt", "pays"]

@@ -10,7 +10,7 @@ from foreword.engine.machine import machine_key
 from foreword.engine.profile_file import Profile, model_facts, settings_of
 from foreword.tune.measure import Arm
 from foreword.tune.pairs import PairFacts
-from foreword.tune.search import Outcome
+from foreword.tune.search import Outcome, doubt
 
 
 def profile_of(outcome: Outcome) -> Profile:
@@ -105,14 +105,23 @@ def answer(outcome: Outcome, profile_path: str | None) -> str:
     if winner is not None:
         speed = winner.speed
         return (
-            f"Yes: {winner.candidate.label} makes this model {speed.value:.2f} times as fast on this machine (95 % interval {speed.low:.2f} "
-            f"to {speed.high:.2f}), with the same words in all of {len(winner.results)} answers.{use}"
+            f"Yes: {winner.candidate.label} makes this model {speed.value:.2f} times as fast on this machine{_interval(winner)}, with the "
+            f"same words in all of {len(winner.results)} answers.{use}"
         )
     best = next((arm for arm in outcome.arms if arm.fault is None and arm.pairs), None)
     if best is None:
         return "No: nothing could be measured that says the same words; decode plainly (--drafter none)."
-    speed = best.speed
-    return (
-        f"No: nothing surely pays on this machine; the best, {best.candidate.label}, comes to {speed.value:.2f} times plain decoding (95 % "
-        f"interval {speed.low:.2f} to {speed.high:.2f}). Decode plainly (--drafter none){'; the profile says so too' if use else ''}."
-    )
+    comes_to = f"{best.candidate.label}, comes to {best.speed.value:.2f} times plain decoding{_interval(best)}"
+    too = "; the profile says so too" if use else ""
+    if (reason := doubt(best)) is not None:
+        return (
+            f"Too little to tell: the best, {comes_to}, but {reason}. Give more prompts (--prompts) or a longer --time-budget, and let "
+            f"nothing else run. Decode plainly (--drafter none) until then{too}."
+        )
+    return f"No: nothing surely pays on this machine; the best, {comes_to}. Decode plainly (--drafter none){too}."
+
+
+def _interval(arm: Arm) -> str:
+    """Empty where one pair is all there is."""
+    speed = arm.speed
+    return f" (95 % interval {speed.low:.2f} to {speed.high:.2f})" if len(arm.pairs) > 1 else ""
