@@ -192,11 +192,11 @@ def test_an_overdrawn_ledger_recovers_with_time():
     assert ledger.credit_s() > 0
 
 
-def test_what_others_saved_raises_the_credit_by_a_tenth_of_it():
+def test_what_others_saved_raises_the_credit_by_less_than_one_percent():
     ledger = Ledger()
     ledger.add(100, 1.0, 100.0)
-    assert ledger.credit_s(0.0, 1e6) - ledger.credit_s() == pytest.approx(5.0)
-    assert ledger.credit_s(0.0, 0.2) - ledger.credit_s() == pytest.approx(0.02)
+    assert ledger.credit_s(0.0, 1e6) - ledger.credit_s() == pytest.approx(0.5)
+    assert ledger.credit_s(0.0, 0.2) - ledger.credit_s() == pytest.approx(0.2)
     assert ledger.credit_s(0.0, -5.0) == ledger.credit_s()
 
 

@@ -30,7 +30,7 @@ _PROBE_NODES = 3
 _REMEMBER = 0.97
 _CHEAP = 0.08  # of a plain step: up to here the ledger alone says when to stop asking
 _FADE = 0.01  # how fast a dear drafter's time is forgotten in steps that did without it
-_HORIZON, _HORIZON_OF_ALL = 64, 512  # plain steps that a request, and all together, may borrow against
+_HORIZON = 64  # plain steps that a request may borrow against
 _READING = "off for this pass: it reads another request's prompt"
 _NOTHING = "nothing to propose"
 _BELIEVED, _FOLLOW = 1.25, 0.2  # how far a single pass may be off, and how fast that moves
@@ -159,7 +159,7 @@ class AdaptiveController:
     def _credit_s(self, request: Request, book: Book) -> float:
         """What drafting may still cost a request."""
         plain_s = self.costs.seconds([request.num_unread], [request.kv_len])
-        if self._all.credit_s(_HORIZON_OF_ALL * plain_s) < 0:
+        if self._all.credit_s() < 0:
             return book.ledger.saved_s
         return book.ledger.credit_s(min(request.remaining, _HORIZON) * plain_s, self._all.saved_s)
 

@@ -5,18 +5,17 @@
 In a batch all wait for the longest part of a pass, so what drafted nodes add to it is charged to the requests that drafted,
 for all who waited.
 
-A request may owe 1 % of the time it has taken and of the next steps that are to be expected. Where all requests of the controller together
-have saved time, it may lose a tenth of that too, up to 5 % of its own time: one text's luck pays for trying on the next. What it may still lose
-is its credit. No draft adds more than that to a pass, and without credit it decodes plainly, without probes, until there is some again. While all
-requests together owe more than 1 %, only those draft that are ahead themselves. So no set of texts can end more than 2 % behind plain decoding,
-whatever the drafter; a single text only where others have gained more than ten times what it lost.
+A request may owe 1 % of the time it has taken and of the next steps that are to be expected; where all requests of the
+controller together have saved time, 0.5 % more: one text's luck pays for trying on the next. What it may still lose is its credit. No draft
+adds more than that to a pass, and without credit it decodes plainly, without probes, until there is some again. While all requests together
+owe more than 1 %, only those draft that are ahead themselves. So neither a long request nor many short ones can end more than
+2 % behind plain decoding, whatever the drafter or the text.
 """
 
 from dataclasses import dataclass
 
 _ALLOWED = 0.01
-_BACKED = 0.05  # more, where others have saved it
-_SHARED = 0.1  # of what others have saved: what one request may lose of it
+_BACKED = 0.005  # more, where others have saved it
 MOST_SHARE = _ALLOWED + _BACKED  # of the time taken: what a request may lose at all
 _GRACE_S = 0.002  # a single slow pass at the beginning says nothing yet
 
@@ -36,7 +35,7 @@ class Ledger:
     def credit_s(self, to_come_s: float = 0.0, backing_s: float = 0.0) -> float:
         """What may still be lost, where so much time is still to come and others have saved so much; below 0: overdrawn."""
         time_s = self.taken_s + to_come_s
-        return self.saved_s + _ALLOWED * time_s + min(_BACKED * time_s, _SHARED * max(backing_s, 0.0)) + _GRACE_S
+        return self.saved_s + _ALLOWED * time_s + min(_BACKED * time_s, max(backing_s, 0.0)) + _GRACE_S
 
 
 def charges(num_drafted: list[int], plain_s: float, taken_s: float) -> list[float]:
