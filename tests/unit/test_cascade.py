@@ -83,6 +83,16 @@ def test_merged_proposals_share_the_plan():
 
 
 @pytest.mark.parametrize("is_merging", [False, True])
+def test_a_plan_may_leave_the_last_drafters_out(is_merging):
+    cheap, dear = Fixed("cheap", [5, 6, 7], 0.3), Fixed("dear", [9], 0.9)
+    cascade = CascadeDrafter([cheap, dear], is_merging=is_merging)
+    few, all_of_them = cascade.propose([View(0), View(1)], [Plan(1, 4, 4, first_drafters=1), Plan(1, 4, 4)])
+    assert list(few.token_ids) == [3, 5, 6, 7], "the whole plan is the first one's"
+    assert 9 in all_of_them.token_ids
+    assert dear.asked == [[1]]
+
+
+@pytest.mark.parametrize("is_merging", [False, True])
 def test_each_drafter_sees_the_pass_as_its_own(is_merging):
     """`Fixed.observe` checks trees, batch, output and verdict against each other, prefill and plain steps included."""
     parts = [Fixed("a", [3, 1], 0.4, top_k=2), Fixed("b", [3, 4, 1, 9], 0.5), Fixed("c", [0, 3], 0.4)]

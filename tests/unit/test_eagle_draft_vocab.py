@@ -85,6 +85,14 @@ def test_wrong_lists_are_refused_with_the_reason(tmp_path, listed):
     refused("cut.pt", "does not hold plain values", lambda path: path.write_bytes(listed.read_bytes()[:80]))
 
 
+@pytest.mark.parametrize("junk", [b"", b"hello\n", b".", b"\x80\x02", b"[1, 2, 3]", bytes(range(256))])
+def test_junk_in_a_file_is_no_traceback(tmp_path, junk):
+    path = tmp_path / "list.pt"
+    path.write_bytes(junk)
+    with pytest.raises(ConfigError, match="list.pt"):
+        read_draft_vocab(path, 100)
+
+
 @pytest.mark.parametrize(("method", "folder"), [("eagle", "eagle"), ("eagle2", "eagle"), ("medusa", "medusa")])
 def test_only_listed_tokens_are_drafted_and_no_word_changes(method, folder, files, listed, model):
     target = Target(model.decoder, model)
@@ -181,7 +189,6 @@ def test_inspect_tries_a_list(files, listed, capsys):
     assert "tokens a step" in text
     facts = json.loads(inspect(files.medusa, "--json", "--no-measure"))
     assert (facts["fit"]["fits"], facts["fit"]["draft_vocab"]) == (True, str(listed))
-    facts = json.loads(inspect(files.eagle3, "--json"))
-    assert not facts["fit"]["fits"]
-    assert "vocabulary of its own" in facts["fit"]["reason"]
+    assert inspect(files.eagle3, "--json", code=2) == "", "a list for it is a mistake, and no misfit"
+    assert main(["inspect", str(files.eagle), "--model", str(files.target), "--draft-vocab", "missing.json"]) == 2
     assert main(["inspect", str(files.target), "--draft-vocab", str(listed)]) == 2

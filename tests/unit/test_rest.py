@@ -67,6 +67,65 @@ def test_an_overdrawn_request_rests_until_it_may_draft_again():
     assert book.ledger.credit_s(64 * 11 * MS) > 0
 
 
+def test_a_stall_in_a_rest_is_no_new_price():
+    controller, request = AdaptiveController(costs(), 8, "toy"), FakeRequest.make()
+    for _ in range(60):
+        plain_step(controller, [request])
+    before = controller.costs.seconds([1], [300])
+    while asked(plain_step(controller, [request])) or controller._rest.num_steps > 1:
+        pass
+    plain_step(controller, [request], target_s=300 * MS)
+    for _ in range(6):
+        plain_step(controller, [request])
+    assert controller.costs.seconds([1], [300]) < 1.3 * before
+
+
+def test_company_does_not_shorten_the_wait_of_a_vain_request():
+    controller = AdaptiveController(costs(), 8, "toy")
+    vain, busy = FakeRequest.make(0), FakeRequest.make(1)
+    num_asked = 0
+    for _ in range(300):
+        controller._book(busy).num_vain = controller._book(busy).wait = 0  # as if its drafts were read
+        num_asked += plain_step(controller, [vain, busy])[0].num_nodes > 0
+    assert num_asked < 100
+
+
+def model_step(controller, requests, draft_s):
+    """A step in which all are asked, in vain, and the drafters take so long."""
+    plans = controller.plan(requests)
+    trees = [DraftTree.chain([1]) for _ in requests]
+    plans, trees = controller.fit(requests, plans, trees)
+    record = StepRecord(
+        plans, trees, [Verdict((0,), (), 7) for _ in requests], len(requests), [1] * len(requests), False
+    )
+    took_s = draft_s if asked(plans) else 0.0
+    controller.observe(requests, record, StepTimes(11 * MS + took_s, took_s, 10 * MS))
+    return plans
+
+
+def test_anothers_first_question_does_not_spoil_a_drafter_that_pays():
+    controller = AdaptiveController(costs(), 8, "toy")
+    old, new = FakeRequest.make(0), FakeRequest.make(1)
+    asking = controller._book(old).asking
+    asking.has_begun, asking.num_steps, asking.gain_s = True, 50, 20 * MS
+    controller._book(old).ledger.saved_s = controller._all.saved_s = 10.0
+    controller._book(new).ledger.saved_s = 10.0
+    assert asked(model_step(controller, [old, new], 400 * MS))
+    assert asking.gain_s == 20 * MS
+    assert controller._book(new).asking.has_begun
+
+
+def test_a_model_that_does_not_pay_leaves_lookups_alone():
+    """In a cascade the dear part goes without; the reason says so."""
+    controller, request = AdaptiveController(costs(), 8, "suffix,eagle3=somewhere"), FakeRequest.make()
+    controller._book(request).ledger.saved_s = controller._all.saved_s = 10.0
+    plans = [model_step(controller, [request], 5 * MS)[0] for _ in range(60)]
+    assert plans[0].first_drafters == 0
+    later = [plan for plan in plans[-25:] if plan.num_nodes]
+    assert later
+    assert any(plan.first_drafters == 1 and "lookups alone" in plan.reason for plan in later)
+
+
 @pytest.mark.parametrize("change", ["another", "fewer", "prefilling"])
 def test_a_rest_ends_when_the_requests_change(change):
     controller = AdaptiveController(costs(), 8, "toy")
@@ -82,7 +141,7 @@ def test_a_rest_ends_when_the_requests_change(change):
         requests = [*pair, FakeRequest.make(3)]
         requests[2].is_prefilling, requests[2].num_unread = True, 5
     plans = controller.plan(requests)
-    assert not controller._rest.is_on
+    assert list(controller._rest.requests) in ([], requests), "what rests now, if anything, are these"
     assert len(plans) == len(requests)
 
 

@@ -124,6 +124,11 @@ def bench(model):
     return Bench(model, SamplingParams(max_tokens=16, seed=1, ignore_eos=True))
 
 
+def test_noise_does_not_win_over_what_pays(bench):
+    noisy, good = arm_with([(1.3, 1.0)] * 9, per_step=1.1, name="ngram"), arm_with([(1.25, 1.0)] * 9)
+    assert Outcome(bench, [noisy, good]).winner is good
+
+
 def test_nothing_pays_in_words(bench):
     slow, wrong = arm_with([(0.9, 1.0)] * 5), arm_with([(3.0, 1.0)] * 5, fault="token 0", name="ngram")
     outcome = Outcome(bench, [slow, wrong])

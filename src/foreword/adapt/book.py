@@ -72,6 +72,8 @@ class Book:
         if was_asked:
             self.num_vain = 0 if num_drafted else self.num_vain + 1
             self.wait = sum(self.num_vain >= limit for limit in _VAIN)
+        elif self.wait:
+            self.wait -= 1
         if num_drafted == 0:
             self.num_plain += 1
             return

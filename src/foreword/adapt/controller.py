@@ -29,10 +29,13 @@ from foreword.verify.verdict import Verdict
 _PROBE_NODES = 3
 _REMEMBER = 0.97
 _CHEAP = 0.08  # of a plain step: up to here the ledger alone says when to stop asking
+_UNKNOWN = 0.005  # of a plain pass, for each token of the text: what reading it is thought to take before it is known
+_TRUSTED = 8  # questions that cost next to nothing before that is taken for the rule
 _FADE = 0.01  # how fast a dear drafter's time is forgotten in steps that did without it
 _HORIZON = 64  # plain steps that a request may borrow against
 _READING = "off for this pass: it reads another request's prompt"
 _NOTHING = "nothing to propose"
+_LOOKUPS = "lookups alone: a model's time does not come back"
 _BELIEVED, _FOLLOW = 1.25, 0.2  # how far a single pass may be off, and how fast that moves
 
 
@@ -52,15 +55,15 @@ class AdaptiveController:
         self._books: dict[int, Book] = {}
         self._draft_s = 0.0  # of a step that asks the drafter, smoothed
         self._begin_s = 0.0  # of a request's first question to a drafter that runs a model, for each token of its text
+        self._num_cheap = 0  # full questions that took next to no time
         self._all = Ledger()  # of all requests together
         self._rest = Rest()
         self._num_looked_up = num_looked_up(drafter)  # what is still asked where a model's time does not come back
         # Of the last steps, older ones counting less: tokens emitted, and those of plain steps in the same time.
         self._tokens = self._plain_tokens = 0.0
         self._lately = 1.0  # times what passes with drafted nodes should take, smoothed
-        self._host_s = self._drafted_host_s = (
-            0.0  # of a plain step, and of one with drafts, beside drafter and target, smoothed
-        )
+        # Of a plain step, and of one with drafts, beside drafter and target, smoothed.
+        self._host_s = self._drafted_host_s = 0.0
 
     def plan(self, requests: Sequence[Request]) -> list[Plan]:
         """The most that may be drafted for each; `fit` decides how much of it is read."""
@@ -77,7 +80,9 @@ class AdaptiveController:
             plans.append(plan)
             pauses.append(pause)
         if (pause := min(pauses, default=0)) > 0:
-            self._rest = Rest(list(requests), plans, pause)
+            contexts = [request.kv_len for request in requests]
+            usual_s = self.costs.seconds([plan.num_known for plan in plans], contexts)
+            self._rest = Rest(list(requests), plans, pause, usual_s)
             self._rest.take(requests)
         return plans
 
@@ -94,7 +99,7 @@ class AdaptiveController:
         if self._rest.is_on:
             return list(plans), list(trees)
         if not any(tree.num_drafted for tree in trees):  # the cheap way out: this is every step while drafting is off
-            return [_because(plan, _NOTHING) if plan.num_nodes else plan for plan in plans], list(trees)
+            return [_because(plan, _nothing(plan)) if plan.num_nodes else plan for plan in plans], list(trees)
         if any(request.is_prefilling for request in requests):
             return list(plans), list(trees)
         chances = [
@@ -139,10 +144,9 @@ class AdaptiveController:
             off = _off(plan, f"off: drafts have not paid; next try after {asking.gap} steps")
             return off, min(asking.gap - asking.num_without, MOST_STEPS)
         if book.wait > 0:
-            pause, book.wait = book.wait, 0
-            return _off(plan, f"off: {book.num_vain} questions in a row were in vain; next try in {pause} steps"), pause
+            return _off(plan, f"off: the last {book.num_vain} questions were in vain; asked now and then"), book.wait
         if self._num_looked_up and (has_failed or -missing_s < self._question_s(request, book)):
-            return replace(plan, first_drafters=self._num_looked_up), 0
+            return replace(plan, first_drafters=self._num_looked_up, reason=_LOOKUPS), 0
         return plan, 0
 
     @property
@@ -151,10 +155,11 @@ class AdaptiveController:
         return self._draft_s > _CHEAP * self.costs.seconds([1], [0])
 
     def _question_s(self, request: Request, book: Book) -> float:
-        """What asking a drafter that runs a model may take. The first time it reads the whole text; unknown: a plain pass."""
-        if book.asking.has_begun:
+        """What asking a drafter that runs a model may take; the first time it reads the whole text."""
+        if book.asking.has_begun or (not self._begin_s and self._num_cheap >= _TRUSTED):
             return self._draft_s
-        return self._begin_s * request.kv_len or self.costs.seconds([request.num_unread], [request.kv_len])
+        unknown_s = _UNKNOWN * self.costs.seconds([request.num_unread], [request.kv_len])
+        return (self._begin_s or unknown_s) * request.kv_len
 
     def _credit_s(self, request: Request, book: Book) -> float:
         """What drafting may still cost a request."""
@@ -197,6 +202,7 @@ class AdaptiveController:
             book = self._book(request)
             book.trust.add(0.0, 0.0, num_steps)
             book.num_plain += num_steps
+            book.wait = max(book.wait - num_steps, 0)
             book.asking.num_without += num_steps
             for ledger in (book.ledger, self._all):
                 ledger.add(num_steps, pass_s + self._host_s, taken_s)
@@ -245,6 +251,8 @@ class AdaptiveController:
             for request, plan in zip(requests, record.plans, strict=True)
             if was_dear and plan.num_nodes and not self._book(request).asking.has_begun
         ]
+        if not was_dear and any(plan.num_nodes and not plan.first_drafters for plan in record.plans):
+            self._num_cheap += 1
         if begin:
             self._begin_s = draft_s / sum(begin)
         elif any(plan.num_nodes for plan in record.plans):
@@ -260,8 +268,9 @@ class AdaptiveController:
             book.ledger.add(emitted, plain_s, taken_s)
             self._all.add(emitted, plain_s, taken_s)
             was_asked = plan.num_nodes > 0
-            asks_all = was_asked and plan.first_drafters == 0
-            book.count_step(num_drafted, was_asked, asks_all and was_dear, emitted * plain_s - taken_s)
+            # Another's first question says nothing of what this request's own take.
+            is_own = was_dear and was_asked and not plan.first_drafters and (not begin or not book.asking.has_begun)
+            book.count_step(num_drafted, was_asked, is_own, emitted * plain_s - taken_s)
 
     def _pass_s(self, sizes: Sequence[int], contexts: Sequence[int], taken_s: float) -> float:
         """What a pass with drafted nodes took, less the machine's moods, which are nobody's loss.
@@ -287,6 +296,10 @@ class AdaptiveController:
 def _smoothed(value: float, new: float) -> float:
     """A stall counts as twice the usual."""
     return value + SMOOTH * (min(new, 2 * value) - value) if value else new
+
+
+def _nothing(plan: Plan) -> str:
+    return f"{_NOTHING}; {plan.reason}" if plan.first_drafters else _NOTHING
 
 
 def _off(plan: Plan, reason: str) -> Plan:

@@ -21,6 +21,7 @@ class Rest:
     requests: Sequence[Request] = ()
     plans: list[Plan] = field(default_factory=list)
     num_left: int = 0
+    usual_s: float = 0.0  # of a pass
     num_steps: int = 0
     target_s: float = 0.0
     draft_s: float = 0.0
@@ -36,9 +37,9 @@ class Rest:
         return self.is_on
 
     def add(self, times: StepTimes) -> None:
-        """One of its steps is over."""
+        """One of its steps is over. A stall counts as twice the usual."""
         self.num_steps += 1
-        self.target_s += times.target_s
+        self.target_s += min(times.target_s, 2 * self.usual_s)
         self.draft_s += times.draft_s
         self.host_s += max(times.total_s - times.draft_s - times.target_s, 0.0)
 

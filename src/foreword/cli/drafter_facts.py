@@ -214,12 +214,15 @@ def _trained_facts(path: str) -> dict[str, Any]:
     }
 
 
-def trim_notes(draft_vocab: str, target: "LoadedModel") -> list[str]:
-    """How many tokens are left of the vocabulary."""
+def trim_notes(kind: str, path: str, draft_vocab: str, target: "LoadedModel") -> list[str]:
+    """How many tokens are left of the vocabulary; `ConfigError` for a list, or a drafter, that cannot be meant."""
     from foreword.config import DraftConfig
     from foreword.draft.draft_vocab import drafted_ids
+    from foreword.draft.registry import check_draft_config
 
-    ids = drafted_ids(DraftConfig(method="eagle2", draft_vocab=draft_vocab), target)
+    config = DraftConfig(method=kind, model=path, draft_vocab=draft_vocab)
+    check_draft_config(config)
+    ids = drafted_ids(config, target)
     assert ids is not None, "a list is named"
     size = target.checkpoint.spec.vocab_size
     return [f"{draft_vocab}: {len(ids):,} of the target's {size:,} tokens are drafted, end and special ones included"]

@@ -51,9 +51,9 @@ def inspect_drafter(
     target = load_model(model, runtime=runtime, dtype=dtype, threads=threads)
     if kind == "draft_model":
         facts["notes"] = pairing_notes(path, target)
+    if draft_vocab is not None:  # a wrong list is the user's mistake, and no misfit
+        facts["notes"] = [*facts["notes"], *trim_notes(kind, path, draft_vocab, target)]
     facts["fit"] = fit_facts(kind, path, target, measures, draft_vocab)
-    if draft_vocab is not None and facts["fit"]["fits"]:
-        facts["notes"] = [*facts["notes"], *trim_notes(draft_vocab, target)]
     if as_json:
         print_json(facts)
     else:

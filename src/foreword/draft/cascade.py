@@ -100,7 +100,7 @@ class CascadeDrafter(BaseDrafter):
         if not self.is_merging:
             return plan
         left = plan.num_nodes - sum(tree.num_drafted for tree in self._proposals[request.request_id])
-        return replace(plan, num_nodes=left // (len(self.drafters) - turn))
+        return replace(plan, num_nodes=left // ((plan.first_drafters or len(self.drafters)) - turn))
 
     def _is_settled(self, request: RequestView, turn: int) -> bool:
         """Whether no other drafter needs to be asked.

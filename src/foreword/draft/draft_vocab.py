@@ -78,7 +78,16 @@ def _unpickled(path: Path) -> Any:
 
     try:
         return torch.load(path, map_location="cpu", weights_only=True)
-    except (pickle.UnpicklingError, RuntimeError, EOFError, OSError) as error:
+    except (
+        pickle.UnpicklingError,
+        RuntimeError,
+        EOFError,
+        OSError,
+        LookupError,
+        ValueError,
+        TypeError,
+        AttributeError,
+    ) as error:
         first_line = str(error).partition("\n")[0]
         raise ConfigError(
             f"draft_vocab is {str(path)!r}, which does not hold plain values ({first_line}); write the ids as a JSON list "

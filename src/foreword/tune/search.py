@@ -39,9 +39,8 @@ class Outcome:
 
     @property
     def winner(self) -> Arm | None:
-        """The fastest, where it surely pays; None where plain decoding is the thing to do."""
-        best = next((arm for arm in self.arms if arm.fault is None), None)
-        return best if best is not None and pays(best) else None
+        """The fastest of those that surely pay; None where plain decoding is the thing to do."""
+        return next((arm for arm in self.arms if pays(arm)), None)
 
 
 def pays(arm: Arm) -> bool:
