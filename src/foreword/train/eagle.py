@@ -20,6 +20,7 @@ from foreword.config import ModelSpec
 from foreword.train.batches import Batch, places
 from foreword.train.drafter_files import layer_config, write_drafter
 from foreword.train.eagle3 import taps_for as eagle3_taps
+from foreword.train.eagle3_net import unroll
 from foreword.train.eagle_net import EagleNet
 from foreword.train.features import Entry, FeatureStore
 from foreword.train.linear_fit import fit_next_feature
@@ -112,14 +113,8 @@ class Eagle:
 
     def _unroll(self, batch: Batch, num_steps: int, features: Tensor) -> Iterator[Tensor]:
         """Guessed features of each step for the answers' pairs (B, A - 1, H)."""
-        first, num_pairs = batch.num_columns - batch.answer_columns, batch.answer_columns - 1
-        embedded = F.embedding(batch.token_ids, self._embedding)[:, 1:]  # (B, T - 1, H): of the token after
-        state, seen = self.module.begin(features[:, :-1], embedded, num_pairs, batch.starts)
-        yield state
-        for step in range(1, num_steps):
-            ahead = F.pad(embedded[:, first + step :], (0, 0, 0, min(step, num_pairs)))[:, :num_pairs]
-            state = self.module.advance(state, ahead, seen, step, batch.starts)
-            yield state
+        embedded = F.embedding(batch.token_ids, self._embedding)
+        return unroll(self.module, features[:, :-1], embedded, batch, num_steps)
 
     def _accepted(self, batch: Batch) -> Tensor:
         """For each pair, how many guesses in a row are the answer's own tokens (B, A - 1)."""

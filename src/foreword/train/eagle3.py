@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from foreword.config import ModelSpec
 from foreword.train.batches import Batch, places
 from foreword.train.drafter_files import layer_config, write_drafter
-from foreword.train.eagle3_net import Eagle3Net, Eagle3Spec
+from foreword.train.eagle3_net import Eagle3Net, Eagle3Spec, unroll
 from foreword.train.features import Entry, FeatureStore
 from foreword.train.losses import best_tokens, head_loss, soft_targets
 from foreword.train.method import Losses, Measures, RunFacts, TargetTables
@@ -118,14 +118,8 @@ class Eagle3:
         """The layer's output of each step for the answers' pairs (B, A - 1, H)."""
         # The last token begins no pair; a pair needs the token after.
         features = self.module.fuse(batch.taps[:, :-1])
-        first, num_pairs = batch.num_columns - batch.answer_columns, batch.answer_columns - 1
-        embedded = F.embedding(batch.token_ids, self._embedding)[:, 1:]  # (B, T - 1, H): of the token after
-        state, seen = self.module.begin(features, embedded, num_pairs, batch.starts)
-        yield state
-        for step in range(1, num_steps):
-            ahead = F.pad(embedded[:, first + step :], (0, 0, 0, min(step, num_pairs)))[:, :num_pairs]
-            state = self.module.advance(state, ahead, seen, step, batch.starts)
-            yield state
+        embedded = F.embedding(batch.token_ids, self._embedding)
+        return unroll(self.module, features, embedded, batch, num_steps)
 
     def _accepted(self, batch: Batch) -> Tensor:
         """For each pair, how many guesses in a row are the answer's own tokens (B, A - 1)."""

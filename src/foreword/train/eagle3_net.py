@@ -10,7 +10,9 @@ guesses, one for each of the steps 1..s. Parameter names are those of the file f
 """
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 import torch.nn.functional as F
@@ -18,6 +20,7 @@ from torch import Tensor, nn
 
 from foreword.config import ModelSpec
 from foreword.runtime.torch_rope import inverse_frequencies
+from foreword.train.batches import Batch
 
 
 @dataclass(frozen=True)
@@ -100,6 +103,33 @@ class Seen:
     values: Tensor
     own_keys: list[Tensor]  # of each later step: (B, kv_heads, A, dim)
     own_values: list[Tensor]
+
+
+class Unrolled(Protocol):
+    """A network that goes on from its own states."""
+
+    def begin(self, features: Tensor, embedded: Tensor, num_answers: int, starts: Tensor) -> tuple[Tensor, Seen]:
+        """Step 0."""
+        ...
+
+    def advance(self, state: Tensor, embedded: Tensor, seen: Seen, step: int, starts: Tensor) -> Tensor:
+        """A later step."""
+        ...
+
+
+def unroll(net: Unrolled, features: Tensor, embedded: Tensor, batch: Batch, num_steps: int) -> Iterator[Tensor]:
+    """What each step gives for the answers' pairs (B, A - 1, H).
+
+    features: of all tokens but the last (B, T - 1, H), which begins no pair; embedded: of all tokens (B, T, H).
+    """
+    first, num_pairs = batch.num_columns - batch.answer_columns, batch.answer_columns - 1
+    embedded = embedded[:, 1:]  # of the token after
+    state, seen = net.begin(features, embedded, num_pairs, batch.starts)
+    yield state
+    for step in range(1, num_steps):
+        ahead = F.pad(embedded[:, first + step :], (0, 0, 0, min(step, num_pairs)))[:, :num_pairs]
+        state = net.advance(state, ahead, seen, step, batch.starts)
+        yield state
 
 
 class Eagle3Net(nn.Module):

@@ -49,13 +49,13 @@ class EagleNet(nn.Module):
             self.fc.bias.copy_(bias)
             self.feature_scale.copy_(feature_scale)
 
-    def begin(self, features: Tensor, embedded: Tensor, num_last: int, starts: Tensor) -> tuple[Tensor, Seen]:
-        """Guessed features after the last `num_last` pairs, and what all pairs left; both (B, T, H)."""
-        return self._layer[0].begin(self._inputs(features, embedded), num_last, starts)
+    def begin(self, features: Tensor, embedded: Tensor, num_answers: int, starts: Tensor) -> tuple[Tensor, Seen]:
+        """Guessed features after the last `num_answers` pairs, and what all pairs left; both (B, T, H)."""
+        return self._layer[0].begin(self._inputs(features, embedded), num_answers, starts)
 
-    def advance(self, guessed: Tensor, embedded: Tensor, seen: Seen, step: int, starts: Tensor) -> Tensor:
+    def advance(self, state: Tensor, embedded: Tensor, seen: Seen, step: int, starts: Tensor) -> Tensor:
         """The next guesses, on its own last ones (B, A, H)."""
-        inputs = self._inputs(guessed, embedded)
+        inputs = self._inputs(state, embedded)
         return self._layer[0].advance(inputs, seen, step, starts)
 
     def _inputs(self, features: Tensor, embedded: Tensor) -> Tensor:
