@@ -192,12 +192,23 @@ def test_an_overdrawn_ledger_recovers_with_time():
     assert ledger.credit_s() > 0
 
 
-def test_what_others_saved_raises_the_credit_by_less_than_one_percent():
+def test_what_others_saved_raises_the_credit_by_two_percent_at_most():
     ledger = Ledger()
     ledger.add(100, 1.0, 100.0)
-    assert ledger.credit_s(0.0, 1e6) - ledger.credit_s() == pytest.approx(0.5)
+    assert ledger.credit_s(0.0, 1e6) - ledger.credit_s() == pytest.approx(2.0)
     assert ledger.credit_s(0.0, 0.2) - ledger.credit_s() == pytest.approx(0.2)
     assert ledger.credit_s(0.0, -5.0) == ledger.credit_s()
+
+
+def test_luck_is_forgotten_beyond_what_the_next_requests_may_need():
+    common, own = Ledger(is_common=True), Ledger()
+    for ledger in (common, own):
+        for _ in range(100):
+            ledger.add(3, 1.0, 1.5)
+    assert own.saved_s == pytest.approx(150)
+    assert common.saved_s == 32
+    common.add(1, 1.0, 34.0)
+    assert common.saved_s == pytest.approx(-1), "and losses count in full"
 
 
 def test_no_draft_costs_more_than_may_be_lost():

@@ -56,7 +56,7 @@ class AdaptiveController:
         self._draft_s = 0.0  # of a step that asks the drafter, smoothed
         self._begin_s = 0.0  # of a request's first question to a drafter that runs a model, for each token of its text
         self._num_cheap = 0  # full questions that took next to no time
-        self._all = Ledger()  # of all requests together
+        self._all = Ledger(is_common=True)
         self._rest = Rest()
         self._num_looked_up = num_looked_up(drafter)  # what is still asked where a model's time does not come back
         # Of the last steps, older ones counting less: tokens emitted, and those of plain steps in the same time.

@@ -5,31 +5,36 @@
 In a batch all wait for the longest part of a pass, so what drafted nodes add to it is charged to the requests that drafted,
 for all who waited.
 
-A request may owe 1 % of the time it has taken and of the next steps that are to be expected; where all requests of the
-controller together have saved time, 0.5 % more: one text's luck pays for trying on the next. What it may still lose is its credit. No draft
-adds more than that to a pass, and without credit it decodes plainly, without probes, until there is some again. While all requests together
-owe more than 1 %, only those draft that are ahead themselves. So neither a long request nor many short ones can end more than
-2 % behind plain decoding, whatever the drafter or the text.
+A request may owe 1 % of the time it has taken and of the next steps that are to be expected; while those before it have saved
+time, 2 % more, out of that: one text's luck pays for trying on the next. What it may still lose is its credit. No draft adds more
+than that to a pass, and without credit it decodes plainly, without probes, until there is some again. Of what was saved, only so much is
+remembered as 32 plain steps take, and while all requests together owe more than 1 %, only those draft that are ahead
+themselves. So whatever the drafter or the text, neither one long request nor many short ones can end more than 2 % behind plain decoding,
+and after a lucky text hopeless ones lose 32 steps besides, all together.
 """
 
 from dataclasses import dataclass
 
 _ALLOWED = 0.01
-_BACKED = 0.005  # more, where others have saved it
+_BACKED = 0.02  # more, where others have saved it
+_REMEMBERED_STEPS = 32  # plain steps: the most that all together count as saved
 MOST_SHARE = _ALLOWED + _BACKED  # of the time taken: what a request may lose at all
 _GRACE_S = 0.002  # a single slow pass at the beginning says nothing yet
 
 
 @dataclass
 class Ledger:
-    """Of one request; seconds."""
+    """Of one request, or of all together; seconds."""
 
     saved_s: float = 0.0
     taken_s: float = 0.0
+    is_common: bool = False  # of all requests: forgets what is more than the next ones may need
 
     def add(self, num_emitted: int, plain_s: float, taken_s: float) -> None:
         """A step emitted so many tokens in so long, where a plain one takes `plain_s`."""
         self.saved_s += num_emitted * plain_s - taken_s
+        if self.is_common:
+            self.saved_s = min(self.saved_s, _REMEMBERED_STEPS * plain_s)
         self.taken_s += taken_s
 
     def credit_s(self, to_come_s: float = 0.0, backing_s: float = 0.0) -> float:
