@@ -1,8 +1,9 @@
 """Perplexity of one model in two precisions on the same text: what quantisation costs in quality.
 
-    python benchmarks/perplexity.py FILE [FILE ...] [--model M] [--tokens 4096] [--window 512] [--dtypes int8,float32]
+    python benchmarks/perplexity.py FILE [FILE ...] [--model M] [--tokens 4096] [--window 512] [--dtypes int8,float32,int8:bfloat16]
 
-Each window is read on its own; every token but its first counts. Prints JSON.
+Each window is read on its own; every token but its first counts. A dtype may be followed by that of the cached keys and values.
+Prints JSON.
 """
 
 import argparse
@@ -44,7 +45,8 @@ def main() -> None:
     parser.add_argument("--dtypes", default="int8,float32")
     args = parser.parse_args()
     for dtype in args.dtypes.split(","):
-        model = load_model(args.model, dtype=dtype)
+        weights, _, cached = dtype.partition(":")
+        model = load_model(args.model, dtype=weights, kv_dtype=cached or "auto")
         for file in args.files:
             text = file.read_text()
             middle = len(text) // 2
