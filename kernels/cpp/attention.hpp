@@ -8,17 +8,31 @@
 // Keys and values are `Number`s: float, or bfloat16 as the upper half of one, which is widened and then goes the same way.
 // So neither the tree around a node, nor where prefix and scratch meet, nor the other queries of the block show in it.
 
+// Keys and values lie apart for each head, so what is read next is asked for in time: a processor's own prefetching ends with each page
+// and begins anew with each head. The values are asked for behind the last keys.
+inline constexpr std::size_t kAskAhead = 8192, kLine = 64;  // bytes
+
+// What is read `kAskAhead` bytes after these of `key_bytes` bytes of keys.
+inline const char* read_later(const AttentionBlock& block, std::size_t bytes_before, std::size_t key_bytes) {
+    const std::size_t at = bytes_before + kAskAhead;
+    return at < key_bytes ? static_cast<const char*>(block.keys) + at : static_cast<const char*>(block.values) + (at - key_bytes);
+}
+
 // scores[query][key] of the first `num_keys` rows, two blocks of sixteen keys at a time; `packed` is [dim][kCount].
 template <int kCount, typename Number>
 void score_keys(const AttentionBlock& block, const float* packed, float* scores, std::size_t stride, int num_keys) {
     const std::size_t block_size = block.dim * kLanes;
     const std::size_t num_pairs = round_up(num_keys, 2 * kLanes) / (2 * kLanes);  // regions hold whole pairs
+    const std::size_t pair_bytes = 2 * block_size * sizeof(Number);
     for (std::size_t pair = 0; pair < num_pairs; ++pair) {
         const Number* keys = static_cast<const Number*>(block.keys) + 2 * pair * block_size;
+        const char* later = read_later(block, pair * pair_bytes, num_pairs * pair_bytes);
         Floats low[kCount], high[kCount];
         FW_UNROLL
         for (int q = 0; q < kCount; ++q) low[q] = high[q] = splat(0.0f);
         for (std::size_t d = 0; d < block.dim; ++d) {
+            FW_UNROLL
+            for (std::size_t line = 0; line < sizeof(Number) / 2; ++line) prefetch(later + (d * sizeof(Number) / 2 + line) * kLine);
             const Floats key_low = load(keys + d * kLanes), key_high = load(keys + block_size + d * kLanes);
             FW_UNROLL
             for (int q = 0; q < kCount; ++q) {
@@ -79,6 +93,11 @@ void add_values(const AttentionBlock& block, int first, std::size_t dim_begin, c
     for (int position = begin; position < end; ++position) {
         const std::size_t row = rows ? rows[position - begin] : position;
         const Number* value = static_cast<const Number*>(block.values) + row * block.dim + dim_begin;
+        if (!rows) {
+            constexpr std::size_t kBytes = kVectors * kLanes * sizeof(Number);
+            FW_UNROLL
+            for (std::size_t byte = 0; byte < kBytes; byte += kLine) prefetch(reinterpret_cast<const char*>(value) + kAskAhead + byte);
+        }
         Floats part[kVectors];
         FW_UNROLL
         for (int i = 0; i < kVectors; ++i) part[i] = load(value + i * kLanes);

@@ -96,8 +96,8 @@ def test_first_layers_run_on_the_targets_cache(make_decoder: Callable[..., Any])
 
 
 def test_how_it_is_chosen() -> None:
-    assert choose_runtime("native").kv_dtype == "float32"
-    runtime = make_runtime(choose_runtime("native", kv_dtype="bfloat16"), threads=1)
+    assert choose_runtime("native").kv_dtype == "bfloat16"
+    runtime = make_runtime(choose_runtime("native"), threads=1)
     assert isinstance(runtime, NativeRuntime)
     assert runtime.kv_dtype == "bfloat16"
     assert choose_runtime("torch", "float32", "cpu").kv_dtype == "float32"

@@ -37,9 +37,7 @@ Dtype = Annotated[
 ]
 KvDtype = Annotated[
     str,
-    typer.Option(
-        help="Cached keys and values: auto, float32, or bfloat16 (native: half the memory).", rich_help_panel=_MODEL
-    ),
+    typer.Option(help="Cached keys and values: auto (native: bfloat16), float32 or bfloat16.", rich_help_panel=_MODEL),
 ]
 Threads = Annotated[int | None, typer.Option(help="CPU threads. Default: the physical cores.", rich_help_panel=_MODEL)]
 BatchSize = Annotated[int, typer.Option(help="Most prompts that run side by side.", rich_help_panel=_MODEL)]

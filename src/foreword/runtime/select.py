@@ -33,7 +33,7 @@ def choose_runtime(
             raise UnknownNameError(kind, name, allowed)
     choice = _choose(runtime, dtype, device)
     if choice.name == "native":
-        return replace(choice, kv_dtype="float32" if kv_dtype == "auto" else kv_dtype)
+        return replace(choice, kv_dtype="bfloat16" if kv_dtype == "auto" else kv_dtype)
     if kv_dtype not in ("auto", choice.dtype):
         raise ConfigError(
             f"kv_dtype is {kv_dtype}, but the torch runtime keeps keys and values in the dtype it computes in, "

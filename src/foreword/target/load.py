@@ -59,8 +59,8 @@ def load_model(
 ) -> LoadedModel:
     """Bring a model into memory: a Hugging Face folder, a hub id, a GGUF file, or None for the default model.
 
-    `kv_dtype` is how the native runtime keeps keys and values: "float32" (what "auto" means there), or "bfloat16" in
-    half the memory.
+    `kv_dtype` is how the native runtime keeps keys and values: "bfloat16" (what "auto" means there), or "float32" in
+    twice the memory.
     """
     check_model_name(model)
     choice = choose_runtime(runtime, dtype, device, kv_dtype)
