@@ -1,6 +1,8 @@
 // Dot products in 256 bits: with AVX-VNNI where there is one, else by widening to 16 bits (the byte product of AVX2,
 // vpmaddubsw, saturates: 255 * 127 * 2 does not fit in 16 bits).
 
+constexpr int tiles_side_by_side(int num_tokens) { return num_tokens == 1 ? 8 : 2; }
+
 template <Nibble kNibble>
 inline __m256i load_weights(const std::uint8_t* p) {
     const __m256i bytes = _mm256_loadu_si256(as_vector(p));

@@ -1,6 +1,9 @@
 // Dot products with AVX-512 VNNI: sixteen outputs times four inputs an instruction.
 
-inline constexpr int kDotTokens = 6;
+inline constexpr int kDotTokens = 8;
+
+// As many as there are registers for their sums.
+constexpr int tiles_side_by_side(int num_tokens) { return num_tokens <= 2 ? 8 : num_tokens <= 6 ? 4 : 2; }
 
 template <Nibble kNibble>
 inline __m512i load_weights(const std::uint8_t* p) {

@@ -1,6 +1,7 @@
 // Dot products in plain C++, and with the ARM dot product where there is one.
 
 inline constexpr int kDotTokens = 2;
+constexpr int tiles_side_by_side(int num_tokens) { return num_tokens == 1 ? 8 : 2; }
 
 template <Nibble kNibble>
 inline int weight_of(std::uint8_t byte) {

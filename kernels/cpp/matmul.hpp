@@ -5,6 +5,7 @@
 //       adds, for `steps` times four inputs, unsigned weights times signed activations to 16 int32 sums; exact;
 //       asks for the cache lines `ahead` bytes further on (0: none)
 //   kDotTokens   tokens that share a load of weights
+//   tiles_side_by_side(num_tokens)   for up to so many tokens of a pass (int8)
 //
 // Integer sums are exact; what follows them is one fused multiply-add a group, groups ascending, on every path:
 //   int8   y = scale * (sum over groups of x_scale * dot)                    weight = scale * (byte - 128)
@@ -138,15 +139,21 @@ inline void product_tiles(const Matrix& m, const Activations& x, int num_tokens,
     }
 }
 
-// One token is bound by memory alone. The processor fetches ahead of each of several runs by itself: eight tiles side by side bring weights
-// 6 % faster than two with requests for the next two.
-inline constexpr int kWideTiles = 8;
+// Few tokens are bound by memory: the more runs are read at a time, the faster weights come. The processor fetches ahead of each of
+// eight by itself, faster than by asking; of four it has to be asked. Returns the first tile that is left.
+template <int kTokens>
+int product_wide(const Matrix& m, const Activations& x, int tile, int tile_end, const Output& out, const std::uint8_t* then) {
+    constexpr int kTiles = tiles_side_by_side(kTokens);
+    for (; tile + kTiles <= tile_end; tile += kTiles)
+        product<8, kTokens, kTiles>(m, x, 0, tile, out, kTiles == 8 ? 0 : distance_ahead(m, tile, kTiles, tile_end, then));
+    return tile;
+}
 
 void matmul_by_dots(const Matrix& m, const Activations& x, int num_tokens, int tile_begin, int tile_end, const Output& out,
                     const std::uint8_t* then) {
     int tile = tile_begin;
-    if (num_tokens == 1 && m.bits == 8)
-        for (; tile + kWideTiles <= tile_end; tile += kWideTiles) product<8, 1, kWideTiles>(m, x, 0, tile, out, 0);
+    if (num_tokens <= kDotTokens && m.bits == 8)
+        in_pieces<kDotTokens>(num_tokens, 0, [&]<int kTokens>(int) { tile = product_wide<kTokens>(m, x, tile, tile_end, out, then); });
     for (; tile + 2 <= tile_end; tile += 2)
         product_tiles<2>(m, x, num_tokens, tile, out, distance_ahead(m, tile, 2, tile_end, then));
     if (tile < tile_end) product_tiles<1>(m, x, num_tokens, tile, out, 0);

@@ -1,7 +1,7 @@
 // The choice between tiles and dot products. Included inside the namespace of one instruction set, after both.
 
-// Fewer tokens than this leave a tile too empty; spreading nibbles to bytes pays later still (measured).
-constexpr int kFewestTileTokens = 3, kFewestTileTokens4 = 6;
+// From so many tokens on tiles are faster (measured); int4 has to spread its nibbles either way.
+constexpr int kFewestTileTokens = 9, kFewestTileTokens4 = 6;
 
 template <int kTokens>
 void matmul_rows(const Matrix& m, const Activations& x, int num_tokens, int tile_begin, int tile_end, const Output& out,
