@@ -36,7 +36,7 @@ _TOLERATED = 1.3  # a kept figure that is wrong by more is measured anew
 _FOLLOW, _LEARN = 0.08, 0.03  # how fast the common factor and each width's own move
 _TABLE = 129  # widths looked up; wider passes are computed
 _REDRAW = 32  # passes between two looks at the widths' own factors
-VERSION = 1
+VERSION = 2  # of kept figures; another one where the kernels have changed what widths cost
 
 
 @dataclass
