@@ -1,6 +1,6 @@
 """Perplexity of one model in two precisions on the same text: what quantisation costs in quality.
 
-    python benchmarks/perplexity.py FILE [FILE ...] [--model M] [--tokens 4096] [--window 512] [--dtypes int8,float32,int8:bfloat16]
+    python benchmarks/perplexity.py FILE [FILE ...] [--model M] [--tokens 4096] [--window 512] [--dtypes int8,float32,int8:float32]
 
 Each window is read on its own; every token but its first counts. A dtype may be followed by that of the cached keys and values.
 Prints JSON.

@@ -90,10 +90,11 @@ void add_values(const AttentionBlock& block, int first, std::size_t dim_begin, c
         FW_UNROLL
         for (int i = 0; i < kVectors; ++i)
             sums[q][i] = begin == 0 ? splat(0.0f) : load(block.outputs[first + q] + dim_begin + i * kLanes);
+    const int ahead = rows ? end : static_cast<int>(kAskAhead / (block.dim * sizeof(Number)));
     for (int position = begin; position < end; ++position) {
         const std::size_t row = rows ? rows[position - begin] : position;
         const Number* value = static_cast<const Number*>(block.values) + row * block.dim + dim_begin;
-        if (!rows) {
+        if (position + ahead < end) {
             constexpr std::size_t kBytes = kVectors * kLanes * sizeof(Number);
             FW_UNROLL
             for (std::size_t byte = 0; byte < kBytes; byte += kLine) prefetch(reinterpret_cast<const char*>(value) + kAskAhead + byte);

@@ -5,7 +5,7 @@
 //       adds, for `steps` times four inputs, unsigned weights times signed activations to 16 int32 sums; exact;
 //       asks for the cache lines `ahead` bytes further on (0: none)
 //   kDotTokens   tokens that share a load of weights
-//   tiles_side_by_side(num_tokens)   for up to so many tokens of a pass (int8)
+//   tiles_side_by_side(num_tokens)   tiles that are read at a time for so many tokens, at most kDotTokens (int8)
 //
 // Integer sums are exact; what follows them is one fused multiply-add a group, groups ascending, on every path:
 //   int8   y = scale * (sum over groups of x_scale * dot)                    weight = scale * (byte - 128)
@@ -117,9 +117,9 @@ void product(const Matrix& m, const Activations& x, int token, int tile, const O
     finish_tiles<kTokens, kTiles>(m, out, token, tile, totals);
 }
 
-// From a tile to what this thread reads after this one and its pair: the next pair, or what comes `then`.
+// From a tile to what this thread reads after this one and those beside it: the next ones, or what comes `then`.
 inline std::ptrdiff_t distance_ahead(const Matrix& m, int tile, int num_tiles, int tile_end, const std::uint8_t* then) {
-    if (tile + 2 * num_tiles <= tile_end) return static_cast<std::ptrdiff_t>(num_tiles * m.tile_bytes());
+    if (tile + num_tiles < tile_end) return static_cast<std::ptrdiff_t>(num_tiles * m.tile_bytes());
     return then ? then - (m.tiles + tile * m.tile_bytes()) : 0;
 }
 

@@ -19,5 +19,6 @@ void matmul(const Matrix& m, const Activations& x, int num_tokens, int tile_begi
     constexpr decltype(&matmul_by_dots) kByRows[] = {matmul_rows<10>, matmul_rows<12>, matmul_rows<14>, matmul_rows<16>};
     const int num_blocks = (num_tokens + kBlock - 1) / kBlock;
     const int rows = (num_tokens + num_blocks - 1) / num_blocks;
-    kByRows[(rows - kFewestTileTokens) / 2](m, x, num_tokens, tile_begin, tile_end, out, then);
+    static_assert(kFewestTileTokens == 9, "the table begins with ten rows");
+    kByRows[(rows - 9) / 2](m, x, num_tokens, tile_begin, tile_end, out, then);
 }

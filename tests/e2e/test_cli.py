@@ -349,8 +349,8 @@ def test_inspect_says_what_a_model_is(run, tiny):
     assert facts["tokenizer"]["has_chat_template"]
     assert facts["tokenizer"]["end_tokens"] == {"2": "<|im_end|>", "0": "<|endoftext|>"}
     assert facts["kv_bytes_per_token"] == {
-        "torch float32, native": 2 * 2 * 2 * 12 * 4,
-        "torch bfloat16": 2 * 2 * 2 * 12 * 2,
+        "torch float32": 2 * 2 * 2 * 12 * 4,
+        "native, torch bfloat16": 2 * 2 * 2 * 12 * 2,
     }
     assert facts["drafters"]["ngram"].startswith("Prompt lookup")
     code, out, _ = run(tiny, command="inspect")

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 from benchmarks.never_slower import WrongDrafter, never_said, random_words
+from foreword.adapt import own_time
 from foreword.adapt.controller import AdaptiveController
 from foreword.adapt.cost import PassCosts
 from foreword.bench.intervals import ratio_of, ratio_of_rates
@@ -84,12 +85,31 @@ class NoWrongToken(ToyDecoder):
         return row
 
 
-def seconds(monkeypatch, decoder, drafter, make_controller, prompts, params, draft_s=0.0, batch_size=1) -> float:
+class Thoughtful(AdaptiveController):
+    """Takes time to plan and to learn from a step, unless it rests."""
+
+    def __init__(self, clock, thought_s) -> None:
+        super().__init__(costs(), NUM_NODES, "toy")
+        self.clock, self.thought_s = clock, thought_s
+
+    def _plan(self, request, plan):
+        self.clock.now_s += self.thought_s / 2
+        return super()._plan(request, plan)
+
+    def _count_step(self, *args):
+        self.clock.now_s += self.thought_s / 2
+        super()._count_step(*args)
+
+
+def seconds(
+    monkeypatch, decoder, drafter, make_controller, prompts, params, draft_s=0.0, batch_size=1, thought_s=0.0
+) -> float:
     """Simulated time of all prompts; the answers are the same whatever drafts (`run` checks that they end)."""
     clock = Clock()
-    monkeypatch.setattr(engine_module, "time", SimpleNamespace(perf_counter=clock.perf_counter))
+    for module in (engine_module, own_time):
+        monkeypatch.setattr(module, "time", SimpleNamespace(perf_counter=clock.perf_counter))
     parts = StepParts(
-        make_controller(),
+        Thoughtful(clock, thought_s) if thought_s else make_controller(),
         TimedDrafter(drafter, clock, draft_s),
         TimedTarget(decoder, clock, seed=len(prompts)),
         Matching(),
@@ -157,6 +177,15 @@ def test_the_same_drafter_unbounded_is_slow(monkeypatch):
 def test_texts_without_repetition(monkeypatch, options):
     found = ratio(monkeypatch, ToyDecoder(VOCAB), suffix(), prompts(3), ask(3, 60, **options), draft_s=0.15 * MS)
     assert found >= 0.98
+
+
+def test_what_the_controller_takes_itself_is_charged(monkeypatch):
+    """Some 4 % of a plain step for each that is thought about: that is paid from the same credit as drafts."""
+    for drafter, draft_s in ((suffix(), 0.03 * MS), (WrongDrafter(WRONG_TOKEN), 0.5 * MS)):
+        found = ratio(
+            monkeypatch, NoWrongToken(VOCAB), drafter, prompts(2), ask(2, 200), draft_s=draft_s, thought_s=0.3 * MS
+        )
+        assert found >= 0.98
 
 
 def test_one_lucky_text_does_not_pay_for_ruin(monkeypatch):

@@ -1,13 +1,21 @@
 """Steps without a thought: when the controller rests, what wakes it, and that its books stay true."""
 
+from types import SimpleNamespace
+
 import pytest
 
+from foreword.adapt import own_time
 from foreword.adapt.controller import AdaptiveController
 from foreword.adapt.rest import MOST_STEPS
 from foreword.engine.step import StepRecord, StepTimes
 from foreword.tree.draft_tree import DraftTree
 from foreword.verify.verdict import Verdict
 from tests.unit.test_adaptive import MS, FakeRequest, costs
+
+
+@pytest.fixture(autouse=True)
+def _thinking_takes_no_time(monkeypatch):
+    monkeypatch.setattr(own_time, "time", SimpleNamespace(perf_counter=lambda: 0.0))
 
 
 def plain_step(controller, requests, target_s=10 * MS, host_s=1 * MS, draft_s=0.0):

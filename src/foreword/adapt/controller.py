@@ -15,7 +15,8 @@ from foreword.adapt.acceptance import Calibration, judged_edges, reach_chances
 from foreword.adapt.book import SMOOTH, Book
 from foreword.adapt.choose import choose_nodes
 from foreword.adapt.cost import PassCosts, costs_of
-from foreword.adapt.ledger import MOST_SHARE, Ledger, charges
+from foreword.adapt.ledger import EARNED, Ledger, charges
+from foreword.adapt.own_time import OwnTime, counted
 from foreword.adapt.rest import MOST_STEPS, Rest
 from foreword.draft.base import Plan
 from foreword.draft.registry import num_looked_up
@@ -56,7 +57,8 @@ class AdaptiveController:
         self._draft_s = 0.0  # of a step that asks the drafter, smoothed
         self._begin_s = 0.0  # of a request's first question to a drafter that runs a model, for each token of its text
         self._num_cheap = 0  # full questions that took next to no time
-        self._all = Ledger(is_common=True)
+        self._all = Ledger()  # of all requests together
+        self.own = OwnTime()
         self._rest = Rest()
         self._num_looked_up = num_looked_up(drafter)  # what is still asked where a model's time does not come back
         # Of the last steps, older ones counting less: tokens emitted, and those of plain steps in the same time.
@@ -65,6 +67,7 @@ class AdaptiveController:
         # Of a plain step, and of one with drafts, beside drafter and target, smoothed.
         self._host_s = self._drafted_host_s = 0.0
 
+    @counted("in_step_s")
     def plan(self, requests: Sequence[Request]) -> list[Plan]:
         """The most that may be drafted for each; `fit` decides how much of it is read."""
         if self._rest.take(requests):
@@ -86,12 +89,14 @@ class AdaptiveController:
             self._rest.take(requests)
         return plans
 
+    @counted("after_step_s")
     def forget(self, request: Request) -> None:
         """It has ended, however it did."""
         if request in self._rest.requests:
             self._settle()
         self._books.pop(request.request_id, None)
 
+    @counted("in_step_s")
     def fit(
         self, requests: Sequence[Request], plans: Sequence[Plan], trees: Sequence[DraftTree]
     ) -> tuple[list[Plan], list[DraftTree]]:
@@ -119,11 +124,13 @@ class AdaptiveController:
             fitted_plans.append(_because(plan, reason) if plan.num_nodes else plan)
         return fitted_plans, fitted
 
+    @counted("after_step_s")
     def observe(self, requests: Sequence[Request], record: StepRecord, times: StepTimes) -> None:
         """Learn from a step."""
         if self._rest.is_on:
-            return self._rest.add(times)
+            return self._rest.add(times, self.own)
         if record.was_prefilling:
+            self.own.in_step_s = 0.0
             return None
         learn = self._learn_drafted if any(tree.num_drafted for tree in record.trees) else self._learn_plain
         return learn(requests, record, times)
@@ -135,7 +142,7 @@ class AdaptiveController:
         book = self._book(request)
         missing_s = self.costs.added(request.num_unread, request.kv_len) - self._credit_s(request, book)
         if missing_s > 0:
-            steps = missing_s / (MOST_SHARE * self.costs.seconds([request.num_unread], [request.kv_len]))
+            steps = missing_s / (EARNED * self.costs.seconds([request.num_unread], [request.kv_len]))
             off = _off(plan, "off: so far drafting has cost this request more than it saved")
             return off, min(max(int(steps), 1), MOST_STEPS)
         asking = book.asking
@@ -166,7 +173,7 @@ class AdaptiveController:
         plain_s = self.costs.seconds([request.num_unread], [request.kv_len])
         if self._all.credit_s() < 0:
             return book.ledger.saved_s
-        return book.ledger.credit_s(min(request.remaining, _HORIZON) * plain_s, self._all.saved_s)
+        return book.ledger.credit_s(min(request.remaining, _HORIZON) * plain_s, self._all.spare_s)
 
     def _kept(self, request: Request, tree: DraftTree, nodes: list[int], chances: list[float]) -> tuple[list[int], str]:
         """Drafted nodes to be read, and why: all where leaving some out would bend a law or break a method."""
@@ -195,7 +202,7 @@ class AdaptiveController:
         self._host_s = _smoothed(self._host_s, rest.host_s / num_steps)
         contexts = [request.kv_len for request in rest.requests]
         pass_s = self.costs.refine([1] * len(contexts), contexts, rest.target_s / num_steps, num_steps)
-        taken_s = num_steps * (pass_s + self._host_s) + rest.draft_s
+        taken_s = num_steps * (pass_s + self._host_s) + rest.speculation_s
         self._tokens = _REMEMBER**num_steps * self._tokens + num_steps * len(contexts)
         self._plain_tokens = _REMEMBER**num_steps * self._plain_tokens + num_steps * len(contexts)
         for request in rest.requests:
@@ -208,26 +215,27 @@ class AdaptiveController:
                 ledger.add(num_steps, pass_s + self._host_s, taken_s)
 
     def _learn_plain(self, requests: Sequence[Request], record: StepRecord, times: StepTimes) -> None:
-        """Of a step without drafted nodes: all it can have lost is the drafter's time. Every step is one while drafting is off."""
+        """Of a step without drafted nodes: all it can have lost is the drafter's time and the controller's own."""
         contexts = [request.kv_len - emitted for request, emitted in zip(requests, record.num_emitted, strict=True)]
-        self._host_s = _smoothed(self._host_s, max(times.total_s - times.draft_s - times.target_s, 0.0))
+        own_s = self.own.charge(self.costs.seconds([1], [0]))
+        self._host_s = _smoothed(self._host_s, self.own.rest_of(times.host_s))
         pass_s = self.costs.refine([tree.num_known for tree in record.trees], contexts, times.target_s)
         plain_s = pass_s + self._host_s
-        step_s = plain_s + times.draft_s
+        step_s = plain_s + times.draft_s + own_s
         self._count_step(requests, record, [step_s] * len(requests), plain_s, step_s, times.draft_s)
 
     def _learn_drafted(self, requests: Sequence[Request], record: StepRecord, times: StepTimes) -> None:
         contexts = [request.kv_len - emitted for request, emitted in zip(requests, record.num_emitted, strict=True)]
         sizes = [tree.num_nodes for tree in record.trees]
         drafted = [tree.num_drafted for tree in record.trees]
-        host_s = max(times.total_s - times.draft_s - times.target_s, 0.0)
-        self._drafted_host_s = _smoothed(self._drafted_host_s, host_s)
+        own_s = self.own.charge(self.costs.seconds([1], [0]))
+        self._drafted_host_s = _smoothed(self._drafted_host_s, self.own.rest_of(times.host_s))
         self.costs.refine(sizes, contexts, times.target_s)
         plain_pass_s = self.costs.seconds([tree.num_known for tree in record.trees], contexts)
         plain_s = plain_pass_s + self._host_s
         added_host_s = max(self._drafted_host_s - self._host_s, 0.0)
         added_s = self._pass_s(sizes, contexts, times.target_s) - plain_pass_s + added_host_s
-        step_s = plain_s + times.draft_s + added_s
+        step_s = plain_s + times.draft_s + own_s + added_s
         for request, tree, verdict in zip(requests, record.trees, record.verdicts, strict=True):
             if tree.num_drafted:
                 self._judge(self._book(request), tree, verdict)

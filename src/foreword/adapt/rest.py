@@ -7,6 +7,7 @@ than 1 % of a small model's plain step. A request that has nothing to decide for
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from foreword.adapt.own_time import OwnTime
 from foreword.draft.base import Plan
 from foreword.engine.request import Request
 from foreword.engine.step import StepTimes
@@ -24,7 +25,7 @@ class Rest:
     usual_s: float = 0.0  # of a pass
     num_steps: int = 0
     target_s: float = 0.0
-    draft_s: float = 0.0
+    speculation_s: float = 0.0  # in drafter and controller
     host_s: float = 0.0
     is_on: bool = False  # whether the step that runs now is one of them
 
@@ -36,12 +37,12 @@ class Rest:
         self.num_left -= self.is_on
         return self.is_on
 
-    def add(self, times: StepTimes) -> None:
+    def add(self, times: StepTimes, own: OwnTime) -> None:
         """One of its steps is over. A stall counts as twice the usual."""
         self.num_steps += 1
         self.target_s += min(times.target_s, 2 * self.usual_s)
-        self.draft_s += times.draft_s
-        self.host_s += max(times.total_s - times.draft_s - times.target_s, 0.0)
+        self.speculation_s += times.draft_s + own.charge(self.usual_s)
+        self.host_s += own.rest_of(times.host_s)
 
 
 def _is(one: Request, other: Request) -> bool:

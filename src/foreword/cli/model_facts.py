@@ -10,7 +10,7 @@ from foreword.draft.registry import DRAFTERS
 
 # Bytes a weight in memory; int8 and int4 hold their scales besides, which is little more.
 _BYTES_PER_WEIGHT = {"float32": 4.0, "bfloat16": 2.0, "int8": 1.0, "int4": 0.5}
-_KV_BYTES = {"torch float32, native": 4, "torch bfloat16": 2}
+_KV_BYTES = {"torch float32": 4, "native, torch bfloat16": 2}
 _KEY = re.compile(r" ?\[[a-z]+\d[^\]]*\]")
 
 

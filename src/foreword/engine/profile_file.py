@@ -2,7 +2,7 @@
 
     {"foreword_profile": 1, "made": "2026-11-29T12:00:00+00:00",
      "model": {"source": ..., "fingerprint": ..., "num_parameters": ...},
-     "machine": "5f0c...", "runtime": "native", "dtype": "int8", "kv_dtype": "float32", "threads": 2,
+     "machine": "5f0c...", "runtime": "native", "dtype": "int8", "kv_dtype": "bfloat16", "threads": 2,
      "drafter": {"method": "suffix", "num_speculative_tokens": 8}, "policy": "fixed",
      "measured": {...}}
 

@@ -75,6 +75,11 @@ class StepTimes:
     draft_s: float  # in the drafter
     target_s: float  # in the target's pass
 
+    @property
+    def host_s(self) -> float:
+        """In neither: packing, verification, bookkeeping, planning."""
+        return max(self.total_s - self.draft_s - self.target_s, 0.0)
+
 
 def speculative_step(requests: Sequence[Request], parts: StepParts) -> StepRecord:
     """Draft, read everything in one pass, keep the agreed part."""

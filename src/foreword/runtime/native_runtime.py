@@ -47,7 +47,7 @@ class NativeRuntime:
     """Decoders and projections that share one pool of threads.
 
     `isa` forces an instruction set (tests do); "auto" takes the fastest this processor has. `cache_dir` keeps packed
-    weights (the user's cache folder by default). `kv_dtype` is how keys and values are kept: "float32", or "bfloat16",
+    weights (the user's cache folder by default). `kv_dtype` is how keys and values are kept: "float32", or as "bfloat16",
     rounded once when written: half the memory and faster at long contexts, other last bits of the logits, invariant all the same.
     """
 
@@ -59,7 +59,7 @@ class NativeRuntime:
         threads: int | None = None,
         cache_dir: Path | str | None = None,
         isa: str = "auto",
-        kv_dtype: str = "float32",
+        kv_dtype: str = "bfloat16",
     ) -> None:
         check_dtype(dtype)
         if kv_dtype not in KV_BYTES:

@@ -20,7 +20,7 @@ class RuntimeChoice:
     dtype: str
     device: str
     reason: str
-    kv_dtype: str = "float32"  # of cached keys and values; torch keeps them in its own dtype
+    kv_dtype: str = ""  # of cached keys and values; torch keeps them in its own dtype
 
 
 def choose_runtime(

@@ -1,0 +1,47 @@
+"""What deciding takes itself: it is part of what speculation costs, and so it is paid from the same credit as drafts.
+
+After a pass the processor's caches hold the model's weights: then a decision of some microseconds takes a tenth of a millisecond.
+"""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import wraps
+from typing import Any
+
+_MOST = 0.1  # of a plain pass: more is a stall, such as Python's collection of garbage
+
+
+@dataclass
+class OwnTime:
+    """Of a controller, in seconds, since it was last charged."""
+
+    in_step_s: float = 0.0  # planning and choosing: part of what a step takes
+    after_step_s: float = 0.0  # learning: comes on top of it
+
+    def rest_of(self, host_s: float) -> float:
+        """A step's time beside drafter and target, without the controller's own; that is forgotten."""
+        own_s, self.in_step_s = self.in_step_s, 0.0
+        return max(host_s - own_s, 0.0)
+
+    def charge(self, plain_pass_s: float) -> float:
+        """All of it, but no stall. What learns next counts for the step after."""
+        own_s, self.after_step_s = self.in_step_s + self.after_step_s, 0.0
+        return min(own_s, _MOST * plain_pass_s)
+
+
+def counted(kind: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Adds what a controller's method takes to that part of its `own` time."""
+
+    def decorate(method: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(method)
+        def timed(self: Any, *args: Any) -> Any:
+            start_s = time.perf_counter()
+            try:
+                return method(self, *args)
+            finally:
+                setattr(self.own, kind, getattr(self.own, kind) + time.perf_counter() - start_s)
+
+        return timed
+
+    return decorate
