@@ -158,3 +158,22 @@ def test_no_rest_is_longer_than_costs_may_go_unseen():
     controller._book(request).ledger.add(0, 10 * MS, 100.0)  # hopeless
     controller.plan([request])
     assert 0 < controller._rest.num_left < MOST_STEPS
+
+
+def test_an_overdrawn_request_comes_back_though_deciding_takes_time(monkeypatch):
+    """While it waits it earns 1 % of a step; what the controller takes meanwhile must not eat that up."""
+    clock = SimpleNamespace(now_s=0.0)
+
+    def perf_counter():
+        clock.now_s += 0.04 * MS  # each call of the controller takes so long, however little it does
+        return clock.now_s
+
+    monkeypatch.setattr(own_time, "time", SimpleNamespace(perf_counter=perf_counter))
+    controller = AdaptiveController(costs(), 8, "toy")
+    book = controller._book(request := FakeRequest.make())
+    book.ledger.add(0, 10 * MS, 20 * MS)
+    num_off = 0
+    while not asked(plain_step(controller, [request])):
+        num_off += 1
+        assert num_off < 400, book.ledger
+    assert num_off > 10

@@ -202,7 +202,7 @@ class AdaptiveController:
         self._host_s = _smoothed(self._host_s, rest.host_s / num_steps)
         contexts = [request.kv_len for request in rest.requests]
         pass_s = self.costs.refine([1] * len(contexts), contexts, rest.target_s / num_steps, num_steps)
-        taken_s = num_steps * (pass_s + self._host_s) + rest.speculation_s
+        taken_s = num_steps * (pass_s + self._host_s) + rest.draft_s
         self._tokens = _REMEMBER**num_steps * self._tokens + num_steps * len(contexts)
         self._plain_tokens = _REMEMBER**num_steps * self._plain_tokens + num_steps * len(contexts)
         for request in rest.requests:
@@ -221,7 +221,8 @@ class AdaptiveController:
         self._host_s = _smoothed(self._host_s, self.own.rest_of(times.host_s))
         pass_s = self.costs.refine([tree.num_known for tree in record.trees], contexts, times.target_s)
         plain_s = pass_s + self._host_s
-        step_s = plain_s + times.draft_s + own_s
+        was_asked = any(plan.num_nodes for plan in record.plans)
+        step_s = plain_s + times.draft_s + (own_s if was_asked else 0.0)
         self._count_step(requests, record, [step_s] * len(requests), plain_s, step_s, times.draft_s)
 
     def _learn_drafted(self, requests: Sequence[Request], record: StepRecord, times: StepTimes) -> None:

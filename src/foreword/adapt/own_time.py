@@ -1,4 +1,7 @@
-"""What deciding takes itself: it is part of what speculation costs, and so it is paid from the same credit as drafts.
+"""What deciding takes itself: where a drafter is asked it is part of what speculation costs, and is paid from the same credit as drafts.
+
+While drafting is off it is what being asked at all costs, some 50 us a step: charged too, it would eat up what an overdrawn request earns by
+waiting, 1 % of a step, and drafting would never come back.
 
 After a pass the processor's caches hold the model's weights: then a decision of some microseconds takes a tenth of a millisecond.
 """

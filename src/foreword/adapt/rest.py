@@ -25,7 +25,7 @@ class Rest:
     usual_s: float = 0.0  # of a pass
     num_steps: int = 0
     target_s: float = 0.0
-    speculation_s: float = 0.0  # in drafter and controller
+    draft_s: float = 0.0
     host_s: float = 0.0
     is_on: bool = False  # whether the step that runs now is one of them
 
@@ -41,7 +41,8 @@ class Rest:
         """One of its steps is over. A stall counts as twice the usual."""
         self.num_steps += 1
         self.target_s += min(times.target_s, 2 * self.usual_s)
-        self.speculation_s += times.draft_s + own.charge(self.usual_s)
+        own.charge(self.usual_s)  # nobody's: nobody is asked in a rest
+        self.draft_s += times.draft_s
         self.host_s += own.rest_of(times.host_s)
 
 
