@@ -2,13 +2,14 @@
 
 import os
 from pathlib import Path
+from types import SimpleNamespace
 
 import jaxtyping
 import pytest
 import torch
 from hypothesis import settings
 
-from foreword.adapt import cost
+from foreword.adapt import cost, own_time
 
 torch.set_num_threads(1)
 cost._ROUNDS = cost._CHECK_ROUNDS = (1, 1)  # what passes cost decides how fast a test's words come, never which
@@ -24,6 +25,12 @@ def shared_dir() -> Path:
     if not SHARED.is_dir():
         pytest.skip(f"the shared data folder is not at {os.path.relpath(SHARED)}")
     return SHARED
+
+
+@pytest.fixture
+def without_thinking_time(monkeypatch):
+    """What an adaptive controller takes itself is not counted: steps take what the test says."""
+    monkeypatch.setattr(own_time, "time", SimpleNamespace(perf_counter=lambda: 0.0))
 
 
 @pytest.fixture

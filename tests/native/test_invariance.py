@@ -52,6 +52,20 @@ def plain(request: pytest.FixtureRequest, make_decoder: Callable[..., Any]) -> P
     return Plain(spec, kv_dtype, *one_by_one(make_decoder(spec, threads=1, kv_dtype=kv_dtype), TOKENS))
 
 
+NARROW = ((90,), (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 12))  # all at once, and passes of every narrow width
+
+
+def read_in_pieces(decoder: Any, cache: Any, sizes: tuple[int, ...], expected: Tensor) -> int:
+    """Reads and keeps `TOKENS` in passes of these sizes, whose logits must have the expected bits; returns the slot."""
+    slot, at = cache.open(128), 0
+    for size in sizes:
+        out = decoder.forward(chain(TOKENS[at : at + size], at, slot), cache, Need(logits=range(size)))
+        assert same_bits(out.logits, expected[at : at + size]), (sizes, size)
+        cache.commit(slot, range(size))
+        at += size
+    return slot
+
+
 @pytest.mark.parametrize("isa", isas())
 @pytest.mark.parametrize("threads", [1, 2, 3])
 def test_every_path_thread_count_and_width_gives_the_same_bits(
@@ -60,13 +74,8 @@ def test_every_path_thread_count_and_width_gives_the_same_bits(
     expected, rows = plain.logits, plain.rows
     decoder = make_decoder(plain.spec, isa=isa, threads=threads, kv_dtype=plain.kv_dtype)
     cache = decoder.new_cache()
-    for sizes in ((90,), (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 12), (17, 33, 40), (16, 64, 10)):
-        slot, at = cache.open(128), 0
-        for size in sizes:
-            out = decoder.forward(chain(TOKENS[at : at + size], at, slot), cache, Need(logits=range(size)))
-            assert same_bits(out.logits, expected[at : at + size]), sizes
-            cache.commit(slot, range(size))
-            at += size
+    for sizes in (*NARROW, (17, 33, 40), (16, 64, 10)):
+        slot = read_in_pieces(decoder, cache, sizes, expected)
         assert all(same_bits(a, b) for a, b in zip(cache.rows(slot), rows, strict=True))
         cache.close(slot)
 
@@ -105,13 +114,8 @@ def test_int4_is_invariant_too(make_decoder: Any) -> None:
     for isa in isas():
         decoder = make_decoder(LLAMA, dtype="int4", isa=isa)
         cache = decoder.new_cache()
-        for sizes in ((90,), (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 12)):
-            slot, at = cache.open(128), 0
-            for size in sizes:
-                out = decoder.forward(chain(TOKENS[at : at + size], at, slot), cache, Need(logits=range(size)))
-                assert same_bits(out.logits, expected[at : at + size]), (isa, size)
-                cache.commit(slot, range(size))
-                at += size
+        for sizes in NARROW:
+            read_in_pieces(decoder, cache, sizes, expected)
 
 
 def test_a_changed_ancestor_shows(make_decoder: Any) -> None:

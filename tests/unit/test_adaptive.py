@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from foreword.adapt import cost, own_time
+from foreword.adapt import cost
 from foreword.adapt.acceptance import Calibration, Trust, judged_edges, reach_chances, stated_edges
 from foreword.adapt.choose import choose_nodes
 from foreword.adapt.controller import AdaptiveController
@@ -20,13 +20,10 @@ from foreword.tree.draft_tree import DraftTree
 from foreword.verify.verdict import Verdict
 from tests.support.toy_decoder import ToyDecoder
 
+pytestmark = pytest.mark.usefixtures("without_thinking_time")
+
 MS = 1e-3
 COSTS = {"widths": [1, 2, 4, 8, 16], "base": [10 * MS, 10.5 * MS, 11 * MS, 13 * MS, 20 * MS], "slope": [1e-6] * 5}
-
-
-@pytest.fixture(autouse=True)
-def _thinking_takes_no_time(monkeypatch):
-    monkeypatch.setattr(own_time, "time", SimpleNamespace(perf_counter=lambda: 0.0))
 
 
 def costs() -> PassCosts:

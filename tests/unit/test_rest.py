@@ -12,10 +12,7 @@ from foreword.tree.draft_tree import DraftTree
 from foreword.verify.verdict import Verdict
 from tests.unit.test_adaptive import MS, FakeRequest, costs
 
-
-@pytest.fixture(autouse=True)
-def _thinking_takes_no_time(monkeypatch):
-    monkeypatch.setattr(own_time, "time", SimpleNamespace(perf_counter=lambda: 0.0))
+pytestmark = pytest.mark.usefixtures("without_thinking_time")
 
 
 def plain_step(controller, requests, target_s=10 * MS, host_s=1 * MS, draft_s=0.0):

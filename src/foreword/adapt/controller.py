@@ -15,7 +15,7 @@ from foreword.adapt.acceptance import Calibration, judged_edges, reach_chances
 from foreword.adapt.book import SMOOTH, Book
 from foreword.adapt.choose import choose_nodes
 from foreword.adapt.cost import PassCosts, costs_of
-from foreword.adapt.ledger import EARNED, Ledger, charges
+from foreword.adapt.ledger import ALLOWED, Ledger, charges
 from foreword.adapt.own_time import OwnTime, counted
 from foreword.adapt.rest import MOST_STEPS, Rest
 from foreword.draft.base import Plan
@@ -142,7 +142,7 @@ class AdaptiveController:
         book = self._book(request)
         missing_s = self.costs.added(request.num_unread, request.kv_len) - self._credit_s(request, book)
         if missing_s > 0:
-            steps = missing_s / (EARNED * self.costs.seconds([request.num_unread], [request.kv_len]))
+            steps = missing_s / (ALLOWED * self.costs.seconds([request.num_unread], [request.kv_len]))
             off = _off(plan, "off: so far drafting has cost this request more than it saved")
             return off, min(max(int(steps), 1), MOST_STEPS)
         asking = book.asking
@@ -217,8 +217,8 @@ class AdaptiveController:
     def _learn_plain(self, requests: Sequence[Request], record: StepRecord, times: StepTimes) -> None:
         """Of a step without drafted nodes: all it can have lost is the drafter's time and the controller's own."""
         contexts = [request.kv_len - emitted for request, emitted in zip(requests, record.num_emitted, strict=True)]
-        own_s = self.own.charge(self.costs.seconds([1], [0]))
-        self._host_s = _smoothed(self._host_s, self.own.rest_of(times.host_s))
+        own_s, host_s = self.own.split(times.host_s, self.costs.seconds([1], [0]))
+        self._host_s = _smoothed(self._host_s, host_s)
         pass_s = self.costs.refine([tree.num_known for tree in record.trees], contexts, times.target_s)
         plain_s = pass_s + self._host_s
         was_asked = any(plan.num_nodes for plan in record.plans)
@@ -229,8 +229,8 @@ class AdaptiveController:
         contexts = [request.kv_len - emitted for request, emitted in zip(requests, record.num_emitted, strict=True)]
         sizes = [tree.num_nodes for tree in record.trees]
         drafted = [tree.num_drafted for tree in record.trees]
-        own_s = self.own.charge(self.costs.seconds([1], [0]))
-        self._drafted_host_s = _smoothed(self._drafted_host_s, self.own.rest_of(times.host_s))
+        own_s, host_s = self.own.split(times.host_s, self.costs.seconds([1], [0]))
+        self._drafted_host_s = _smoothed(self._drafted_host_s, host_s)
         self.costs.refine(sizes, contexts, times.target_s)
         plain_pass_s = self.costs.seconds([tree.num_known for tree in record.trees], contexts)
         plain_s = plain_pass_s + self._host_s
@@ -252,34 +252,31 @@ class AdaptiveController:
         draft_s: float,
     ) -> None:
         """Enter a step in the books: what each request is charged, what a plain step would have taken, what it took."""
-        was_dear = draft_s > _CHEAP * plain_s and any(
-            plan.num_nodes and not plan.first_drafters for plan in record.plans
-        )
+        in_full = [plan.num_nodes > 0 and not plan.first_drafters for plan in record.plans]  # all drafters were asked
+        was_dear = draft_s > _CHEAP * plain_s and any(in_full)
         begin = [
             request.kv_len
             for request, plan in zip(requests, record.plans, strict=True)
             if was_dear and plan.num_nodes and not self._book(request).asking.has_begun
         ]
-        if not was_dear and any(plan.num_nodes and not plan.first_drafters for plan in record.plans):
-            self._num_cheap += 1
+        self._num_cheap += not was_dear and any(in_full)
         if begin:
             self._begin_s = draft_s / sum(begin)
         elif any(plan.num_nodes for plan in record.plans):
             self._draft_s += (SMOOTH if was_dear else _FADE) * (draft_s - self._draft_s)
         self._tokens = _REMEMBER * self._tokens + sum(record.num_emitted)
         self._plain_tokens = _REMEMBER * self._plain_tokens + len(requests) * step_s / plain_s
-        for request, plan, tree, emitted, taken_s in zip(
-            requests, record.plans, record.trees, record.num_emitted, charged, strict=True
+        for request, plan, is_full, tree, emitted, taken_s in zip(
+            requests, record.plans, in_full, record.trees, record.num_emitted, charged, strict=True
         ):
             book, num_drafted = self._book(request), tree.num_drafted
             if not num_drafted:
                 book.trust.add(0.0, 0.0)  # forgets
             book.ledger.add(emitted, plain_s, taken_s)
             self._all.add(emitted, plain_s, taken_s)
-            was_asked = plan.num_nodes > 0
             # Another's first question says nothing of what this request's own take.
-            is_own = was_dear and was_asked and not plan.first_drafters and (not begin or not book.asking.has_begun)
-            book.count_step(num_drafted, was_asked, is_own, emitted * plain_s - taken_s)
+            is_own = was_dear and is_full and (not begin or not book.asking.has_begun)
+            book.count_step(num_drafted, plan.num_nodes > 0, is_own, emitted * plain_s - taken_s)
 
     def _pass_s(self, sizes: Sequence[int], contexts: Sequence[int], taken_s: float) -> float:
         """What a pass with drafted nodes took, less the machine's moods, which are nobody's loss.

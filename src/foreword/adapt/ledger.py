@@ -16,8 +16,7 @@ more. All that hopeless texts can lose beyond the bound after a lucky one are th
 
 from dataclasses import dataclass
 
-_ALLOWED = 0.01
-EARNED = _ALLOWED  # of the time of a plain step: by how much it raises the credit
+ALLOWED = 0.01  # of the time taken, so that a plain step earns that much of its own
 _BACKED = 0.02  # more, where it was saved before
 _SPARE_STEPS = 32
 _GRACE_S = 0.002  # a single slow pass at the beginning says nothing yet
@@ -40,7 +39,7 @@ class Ledger:
 
     def credit_s(self, to_come_s: float = 0.0, spare_s: float = 0.0) -> float:
         """What may still be lost, where so much time is still to come and others have so much to spare; below 0: overdrawn."""
-        allowed_s = _ALLOWED * (self.taken_s + to_come_s) + min(_BACKED * self.taken_s, spare_s)
+        allowed_s = ALLOWED * (self.taken_s + to_come_s) + min(_BACKED * self.taken_s, spare_s)
         return self.saved_s + allowed_s + _GRACE_S
 
 

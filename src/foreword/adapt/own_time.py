@@ -22,15 +22,14 @@ class OwnTime:
     in_step_s: float = 0.0  # planning and choosing: part of what a step takes
     after_step_s: float = 0.0  # learning: comes on top of it
 
-    def rest_of(self, host_s: float) -> float:
-        """A step's time beside drafter and target, without the controller's own; that is forgotten."""
-        own_s, self.in_step_s = self.in_step_s, 0.0
-        return max(host_s - own_s, 0.0)
+    def split(self, host_s: float, plain_pass_s: float) -> tuple[float, float]:
+        """The controller's own time, but no stall, and what is left of a step's time beside drafter and target.
 
-    def charge(self, plain_pass_s: float) -> float:
-        """All of it, but no stall. What learns next counts for the step after."""
-        own_s, self.after_step_s = self.in_step_s + self.after_step_s, 0.0
-        return min(own_s, _MOST * plain_pass_s)
+        What learning takes from now on counts for the step after.
+        """
+        in_step_s, own_s = self.in_step_s, self.in_step_s + self.after_step_s
+        self.in_step_s = self.after_step_s = 0.0
+        return min(own_s, _MOST * plain_pass_s), max(host_s - in_step_s, 0.0)
 
 
 def counted(kind: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:

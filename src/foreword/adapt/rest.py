@@ -41,9 +41,9 @@ class Rest:
         """One of its steps is over. A stall counts as twice the usual."""
         self.num_steps += 1
         self.target_s += min(times.target_s, 2 * self.usual_s)
-        own.charge(self.usual_s)  # nobody's: nobody is asked in a rest
         self.draft_s += times.draft_s
-        self.host_s += own.rest_of(times.host_s)
+        _, host_s = own.split(times.host_s, self.usual_s)  # the controller's own is nobody's: nobody is asked in a rest
+        self.host_s += host_s
 
 
 def _is(one: Request, other: Request) -> bool:
