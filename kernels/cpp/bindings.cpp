@@ -10,6 +10,7 @@
 #include <optional>
 #include <stdexcept>
 
+#include "chain.hpp"
 #include "cpu.hpp"
 #include "decoder.hpp"
 #include "pack.hpp"
@@ -217,6 +218,39 @@ void forward(Decoder& self, KvCache& cache, Ints32 token_ids, Ints32 parents, In
     self.forward(cache, pass);
 }
 
+Carries carries_of(const std::string& name) {
+    if (name == "nothing") return Carries::kNothing;
+    if (name == "stream") return Carries::kStream;
+    if (name == "hidden") return Carries::kHidden;
+    throw std::invalid_argument("a chain carries '" + name + "'; allowed: nothing, stream, hidden");
+}
+
+void draft(Decoder& self, KvCache& cache, Ints32 slots, Ints32 token_ids, Ints32 depths, std::optional<Array<const float, 2>> inputs,
+           const std::string& carries, Ints32 draw_nodes, Vector<const double> temperatures, Ints32 top_ks, Vector<const double> top_ps,
+           Vector<const double> min_ps, Vector<const std::uint64_t> keys, Ints32 names, float threshold, Array<std::int32_t, 2> drawn,
+           Array<std::int32_t, 3> top_ids, Array<float, 3> top_logprobs) {
+    const std::vector<DrawSpec> draws = draws_of(draw_nodes, temperatures, top_ks, top_ps, min_ps, keys);
+    Chains chains;
+    chains.slots = span_of(slots);
+    chains.token_ids = span_of(token_ids);
+    chains.depths = span_of(depths);
+    chains.inputs = data_of(inputs);
+    chains.carries = carries_of(carries);
+    chains.draws = draws;
+    chains.names = span_of(names);
+    chains.threshold = threshold;
+    chains.drawn = drawn.data();
+    chains.top_k = static_cast<int>(top_ids.shape(2));
+    chains.top_ids = top_ids.data();
+    chains.top_logprobs = top_logprobs.data();
+    require_size(drawn.size() == draws.size(), "drawn");
+    require_size(top_ids.size() == draws.size() * top_ids.shape(2), "top_ids");
+    require_size(top_logprobs.size() == top_ids.size(), "top_logprobs");
+    require_size(!inputs || inputs->size() == slots.size() * static_cast<std::size_t>(self.shape().hidden), "inputs");
+    const nb::gil_scoped_release released;
+    draft_chains(self, cache, chains);
+}
+
 void bind_decoder(nb::module_& m) {
     nb::class_<ThreadPool>(m, "ThreadPool").def(nb::init<int>(), "num_threads"_a).def_prop_ro("num_threads", &ThreadPool::num_threads);
     nb::class_<Shape>(m, "Shape")
@@ -245,7 +279,9 @@ void bind_decoder(nb::module_& m) {
         .def("forward", &forward, "cache"_a, "token_ids"_a, "parents"_a, "positions"_a, "starts"_a, "kv_lens"_a, "slots"_a,
              "inputs"_a.none(), "draw_nodes"_a, "temperatures"_a, "top_ks"_a, "top_ps"_a, "min_ps"_a, "keys"_a, "choices"_a,
              "logit_nodes"_a, "logits"_a.none(), "top_nodes"_a, "top_k"_a, "top_ids"_a.none(), "top_logprobs"_a.none(), "taps"_a,
-             "tapped"_a.none(), "hidden"_a.none());
+             "tapped"_a.none(), "hidden"_a.none())
+        .def("draft_chains", &draft, "cache"_a, "slots"_a, "token_ids"_a, "depths"_a, "inputs"_a.none(), "carries"_a, "draw_nodes"_a,
+             "temperatures"_a, "top_ks"_a, "top_ps"_a, "min_ps"_a, "keys"_a, "names"_a, "threshold"_a, "drawn"_a, "top_ids"_a, "top_logprobs"_a);
     nb::class_<Projection>(m, "Projection")
         .def(
             "__init__",

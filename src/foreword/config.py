@@ -146,6 +146,7 @@ class DraftConfig:
     draft_tree_depth: int | None = None  # eagle*: most tokens in a row in a tree; None: as their card says
     draft_vocab: str | None = None  # eagle, eagle2, medusa*: .pt or .json list of the tokens to draft [frspec25]
     draft_confidence_threshold: float = 0.0  # draft_model, layerskip: stop a chain where the drafter is less sure
+    draft_dtype: str | None = None  # draft_model, eagle* on native: int8, int4; None: the target's, eagle* int4
     draft_noise: str = "shared"  # whose noise draws guesses, as the verifier asks: the target's, or their "own"
     cascade_merge: bool = False  # several drafters: merge their trees; False: the first worthwhile one
     cascade_threshold: float = 0.5  # several drafters: expected accepted tokens that make a proposal worthwhile
@@ -171,10 +172,9 @@ class DraftConfig:
                 f"prompt_lookup_min is {self.prompt_lookup_min} and prompt_lookup_max {self.prompt_lookup_max}; "
                 f"allowed: 1 <= prompt_lookup_min <= prompt_lookup_max"
             )
-        if self.draft_noise not in ("shared", "own"):
-            raise ConfigError(f"draft_noise is {self.draft_noise!r}; allowed: shared (with the target), own")
-        if self.exit_layer is not None and self.exit_layer < 1:
-            raise ConfigError(f"exit_layer is {self.exit_layer!r}; allowed: 1 or above, or None for a quarter of them")
+        for name, choices in _CHOICES.items():
+            if (value := getattr(self, name)) is not None and value not in choices:
+                raise ConfigError(f"{name} is {value!r}; allowed: {', '.join(choices)}")
 
 
 _TYPE_NAMES = {str: "a text", int: "a whole number", float: "a number", bool: "true or false", NoneType: "None"}
@@ -199,6 +199,7 @@ _LOWEST = {
     "lookahead_window": 1,
     "lookahead_ngram": 2,
     "lookahead_guesses": 1,
+    "exit_layer": 1,
     "draft_tree_width": 1,
     "draft_tree_depth": 1,
 }
@@ -212,6 +213,8 @@ _FRACTIONS = {
     "draft_confidence_threshold": 1.0,
     "cascade_threshold": 1e6,
 }
+
+_CHOICES = {"draft_noise": ("shared", "own"), "draft_dtype": ("int8", "int4")}
 
 # Names that users of other engines know, for the same thing.
 DRAFT_CONFIG_ALIASES = {

@@ -73,6 +73,8 @@ class ToyCache:
 class ToyDecoder:
     """Satisfies `runtime.base.Decoder`. Two of equal arguments are the same model."""
 
+    has_own_threads = False
+
     num_weight_bytes = 0
 
     def __hash__(self) -> int:

@@ -91,7 +91,7 @@ def test_exit_layers():
     decoder = decoder_of(tiny_spec("llama"), TinyWeights(tiny_spec("llama")))
     with pytest.raises(ConfigError, match="exit_layer is 3; allowed: 1 to 2"):
         LayerSkipDrafter(Target(decoder), DraftConfig(exit_layer=3))
-    with pytest.raises(ConfigError, match="exit_layer is 0; allowed: 1 or above"):
+    with pytest.raises(ConfigError, match="exit_layer is 0; allowed: a whole number, 1 or above"):
         DraftConfig(exit_layer=0)
     drafter = LayerSkipDrafter(Target(decoder), DraftConfig())
     assert isinstance(drafter.autoregression.reader, FirstLayers)

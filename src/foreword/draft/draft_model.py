@@ -8,6 +8,7 @@ sampled answer is drafted as well as a greedy one. Chains, or trees grown by con
 
 import logging
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import final
 
@@ -16,6 +17,7 @@ from foreword.checkpoint.trained import trained_drafter
 from foreword.config import DEFAULT_SPECULATIVE_TOKENS, DraftConfig
 from foreword.draft.autoregress import Autoregression
 from foreword.draft.base import BaseDrafter, Drawn, Plan, RequestView
+from foreword.draft.beside import drafters_runtime
 from foreword.draft.follower import Follower
 from foreword.draft.guesser import Guesser
 from foreword.draft.trained_model import METHOD, TrainedModelFiles, is_trained_model, load_trained_model
@@ -91,7 +93,7 @@ def make(config: DraftConfig, target: Target) -> BaseDrafter:
         )
     if is_trained_model(path):
         return _beside(path, config, target)
-    draft, pairing = load_draft_model(path, target)
+    draft, pairing = load_draft_model(path, target, partial(drafters_runtime, config))
     for line in pairing.notes:
         logger.info(line)
     if pairing.is_same_vocabulary:
@@ -118,7 +120,8 @@ def _beside(path: str | Path, config: DraftConfig, target: Target) -> ModelDraft
         )
     theirs = beside.checkpoint
     weights = theirs.as_dtype(beside.choice.dtype) if beside.choice.name == "torch" else theirs
-    made = load_trained_model(TrainedModelFiles(path), target.spec, weights, beside.runtime)
+    runtime = drafters_runtime(config, beside.runtime)
+    made = load_trained_model(TrainedModelFiles(path), target.spec, weights, runtime)
     said = made.settings.get("num_speculative_tokens")
     return ModelDrafter(
         made.decoder,

@@ -11,11 +11,11 @@ two tokens are unread; after ten plain steps, ten are.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import final
 
 from foreword.draft.base import RequestView
-from foreword.runtime.base import Decoder, KVCache, Need, PassOutput
+from foreword.runtime.base import ChainDecoder, Chains, ChainStep, Decoder, KVCache, Need, PassOutput
 from foreword.tree.draft_tree import DraftTree
 from foreword.tree.pack import pack
 
@@ -101,6 +101,21 @@ class Follower:
             self.cache.commit(place.slot, path)
             place.tokens.extend(tree.token_ids[node] for node in path)
         return output
+
+    @property
+    def rolls_out(self) -> bool:
+        """Whether the draft model drafts whole chains in one call."""
+        return isinstance(self.decoder, ChainDecoder)
+
+    def roll_out(self, requests: Sequence[RequestView], chains: Chains) -> list[list[ChainStep]]:
+        """Go on with chains; what they read is kept."""
+        assert isinstance(self.decoder, ChainDecoder)
+        places = [self._places[request.request_id] for request in requests]
+        chains = replace(chains, slots=[place.slot for place in places])
+        drafted = self.decoder.draft_chains(chains, self.cache)
+        for place, first, chain in zip(places, chains.token_ids, drafted, strict=True):
+            place.tokens += [first, *(step.token_id for step in chain[:-1])]
+        return drafted
 
     def finish(self, requests: Sequence[RequestView]) -> None:
         """What was read stays; the next proposal sorts it out."""

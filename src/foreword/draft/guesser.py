@@ -65,6 +65,7 @@ class Guesser:
         self.vocab, self.mode = vocab, mode
         self._draft_size, self._has_spare_rows = draft_size, draft_size != len(vocab.ids)
         self._target_ids = None if vocab.is_identity else vocab.ids.tolist()  # of each row
+        self.names = None if vocab.is_identity else vocab.ids.numpy()
         self._warned = False
 
     def need(self, spots: Sequence[Spot], k: int) -> Need:
@@ -76,9 +77,22 @@ class Guesser:
         return Need(
             draws=[_draw(spot) for spot in drawn],
             logits=[spot.node for spot in spots if not self._is_fused(spot)],
-            top_k=min(max(num_top, k), self._draft_size) if fused else 0,
+            top_k=self.num_candidates(max(num_top, k)) if fused else 0,
             top_nodes=[spot.node for spot in fused],
         )
+
+    def num_candidates(self, k: int) -> int:
+        """How many tokens a pass can name where `k` are wanted."""
+        return min(k, self._draft_size)
+
+    def chain_draws(self, request: RequestView, path: Sequence[int], depth: int) -> list[Draw]:
+        """How the tokens after a drafted path are drawn, down to a depth; none where a pass cannot name them alone."""
+        first = Spot(request, 0, path, 0)
+        is_greedy = request.sampler.warp.is_greedy
+        if not self._is_fused(first) or not (is_greedy or self._is_drawn_inside(first, 1)):
+            return []
+        positions = range(first.position, first.position + depth - len(path))
+        return [Draw(0, request.sampler.warp, 0 if is_greedy else request.sampler.key(at)) for at in positions]
 
     def guesses(self, output: PassOutput, spots: Sequence[Spot], k: int) -> list[Guesses]:
         """The guesses of each spot, from the pass that `need` asked for."""
@@ -94,11 +108,11 @@ class Guesser:
             rows, log_probs = top_ids[num_top], output.top_logprobs[num_top]
             num_top += 1
             if self._is_drawn_inside(spot, k):
-                found.append(self._checked([output.choices[num_draws]], [math.exp(log_probs[0])]))
+                found.append(self.checked([output.choices[num_draws]], [math.exp(log_probs[0])]))
                 num_draws += 1
             elif spot.request.sampler.warp.is_greedy:
                 probs = [math.exp(p) for p in log_probs[:k].tolist()]
-                found.append(self._checked(self._named(rows[:k]), probs))
+                found.append(self.checked(self._named(rows[:k]), probs))
             else:
                 found.append(self._drawn(log_probs, self._named(rows), spot, k))
         return found
@@ -124,7 +138,7 @@ class Guesser:
         logits = shape_draft(logits, sampler, self.vocab, [*request.token_ids, *spot.path], request.prompt_len)
         best = float(logits.max())
         if best == NEVER or math.isnan(best):  # the request allows nothing that this vocabulary has; or damaged weights
-            return self._checked([], [] if best == NEVER else [best])
+            return self.checked([], [] if best == NEVER else [best])
         if self.mode is DraftMode.OWN and not sampler.warp.is_greedy:
             place = DraftPlace(spot.position, len(request.token_ids) - 1, spot.tree_node)
             drawn = draw_drafts(logits, sampler, k, place, self.mode, self.vocab)
@@ -137,9 +151,9 @@ class Guesser:
         ids = torch.as_tensor(ids, dtype=torch.int32, device=scores.device)
         noisy = perturbed(scores, sampler.warp, sampler.key(spot.position), ids)
         values, best = torch.topk(torch.softmax(noisy, dim=-1), min(k, len(ids)))
-        return self._checked(ids[best].tolist(), values.tolist())
+        return self.checked(ids[best].tolist(), values.tolist())
 
-    def _checked(self, token_ids: list[int], probs: list[float]) -> Guesses:
+    def checked(self, token_ids: list[int], probs: list[float]) -> Guesses:
         """No guesses from numbers that are none: said once, since drafting would go on in vain."""
         if any(math.isnan(prob) for prob in probs):
             if not self._warned:

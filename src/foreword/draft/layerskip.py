@@ -6,6 +6,7 @@ early draft well; others mostly do not, which costs speed and nothing else.
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import final
 
 from foreword.config import DraftConfig
@@ -13,7 +14,7 @@ from foreword.draft.autoregress import Autoregression
 from foreword.draft.base import BaseDrafter, Drawn, Plan, RequestView
 from foreword.draft.guesser import Guesser
 from foreword.errors import ConfigError
-from foreword.runtime.base import Need, PassOutput
+from foreword.runtime.base import ChainDecoder, Chains, ChainStep, Need, PassOutput
 from foreword.sampling.drafting import DraftMode, DraftVocab
 from foreword.target.target import Target
 from foreword.tree.draft_tree import DraftTree
@@ -57,6 +58,17 @@ class FirstLayers:
         for slot, path in zip(slots, keep, strict=True):
             cache.commit(slot, path)
         return output
+
+    @property
+    def rolls_out(self) -> bool:
+        """Whether the runtime drafts whole chains in one call."""
+        return isinstance(self.decoder, ChainDecoder)
+
+    def roll_out(self, requests: Sequence[RequestView], chains: Chains) -> list[list[ChainStep]]:
+        """Go on with chains; their rows are kept until `finish`."""
+        assert isinstance(self.decoder, ChainDecoder)
+        chains = replace(chains, slots=[request.slot for request in requests])
+        return self.decoder.draft_chains(chains, self.target.cache)
 
     def finish(self, requests: Sequence[RequestView]) -> None:
         """Take back all rows of the draft."""

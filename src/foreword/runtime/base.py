@@ -18,8 +18,9 @@ Tensor names that a runtime asks a `WeightSource` for (`i` counts layers from 0;
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
+import numpy as np
 from jaxtyping import Float, Int
 from torch import Tensor
 
@@ -71,6 +72,28 @@ class PassOutput:
     top_logprobs: Float[Tensor, "wanted k"] | None = None
     taps: Float[Tensor, "nodes taps hidden"] | None = None
     hidden: Float[Tensor, "nodes hidden"] | None = None
+
+
+@dataclass(frozen=True)
+class Chains:
+    """Tokens to draft one after the other, for some requests: each pass reads the token that the last one drew."""
+
+    token_ids: Sequence[int]  # of each request, the first token to read
+    draws: Sequence[Sequence[Draw]]  # of each request, one for each token that may be drawn; `node` means nothing
+    names: Int[np.ndarray, " rows"] | None = None  # int32: the token of each row of the head; None: rows are tokens
+    threshold: float = 0.0  # a chain ends with a token whose pass gives its likeliest one less than this chance
+    top_k: int = 1  # likeliest tokens to name at each step
+    slots: Sequence[int] = ()  # of each request, in the cache
+    carries: str = "nothing"  # to the next pass as its input: "nothing", "stream" (the last tap) or "hidden"
+
+
+@dataclass(frozen=True)
+class ChainStep:
+    """One pass of a chain."""
+
+    token_id: int  # drawn, and read by the next pass
+    top_ids: list[int]  # likeliest first
+    top_probs: list[float]
 
 
 class KVCache(Protocol):
@@ -126,6 +149,8 @@ class KVCache(Protocol):
 class Decoder(Protocol):
     """A stack of transformer layers."""
 
+    has_own_threads: bool  # passes run on threads beside torch's, which then must not wait for work on the same cores
+
     @property
     def spec(self) -> ModelSpec:
         """What it is."""
@@ -155,6 +180,21 @@ class Decoder(Protocol):
 
         Its passes run on the caches of this decoder: they read the committed rows of those layers and write those layers'
         scratch; what they leave in the other layers' scratch means nothing.
+        """
+        ...
+
+
+@runtime_checkable
+class ChainDecoder(Protocol):
+    """A decoder that drafts whole chains in one call, where a call beside each pass would cost as much as the pass."""
+
+    def draft_chains(
+        self, chains: Chains, cache: KVCache, inputs: Float[Tensor, "requests hidden"] | None = None
+    ) -> list[list[ChainStep]]:
+        """The steps of each request.
+
+        Every token that is read is committed; the last one drawn is not read. `inputs` are those of the first pass,
+        where something is carried.
         """
         ...
 

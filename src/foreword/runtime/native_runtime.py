@@ -5,7 +5,9 @@ however a prompt is cut in chunks, and on any number of threads.
 """
 
 import logging
+import math
 from collections.abc import Sequence
+from copy import copy
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
@@ -18,7 +20,7 @@ from torch import Tensor
 
 from foreword.config import ModelSpec
 from foreword.errors import CapacityError, ConfigError, KernelError, UnknownNameError
-from foreword.runtime.base import Draw, KVCache, Need, PassOutput, WeightSource
+from foreword.runtime.base import Chains, ChainStep, Draw, KVCache, Need, PassOutput, WeightSource
 from foreword.runtime.native_load import load_decoder, pack_projection
 from foreword.runtime.native_threads import default_threads
 from foreword.runtime.native_weights import check_dtype, default_cache_dir
@@ -75,6 +77,13 @@ class NativeRuntime:
         self.threads = threads or default_threads()
         self._cache_dir = Path(cache_dir) if cache_dir is not None else default_cache_dir()
         self._pool = self._kernels.ThreadPool(self.threads)
+
+    def with_dtype(self, dtype: str) -> "NativeRuntime":
+        """One that holds weights otherwise and runs on the same threads."""
+        check_dtype(dtype)
+        other = copy(self)
+        other.dtype = dtype
+        return other
 
     def decoder(self, spec: ModelSpec, weights: WeightSource) -> "NativeDecoder":
         """Build a decoder. The first time its weights are quantised and kept in the cache.
@@ -166,6 +175,8 @@ class NativeKVCache:
 class NativeDecoder:
     """A stack of layers; `forward` is one call of the kernels, which release the interpreter's lock."""
 
+    has_own_threads = True
+
     def __init__(
         self, kernels: ModuleType, spec: ModelSpec, handle: Any, num_bytes: int, kv_dtype: str = "float32"
     ) -> None:
@@ -222,6 +233,46 @@ class NativeDecoder:
             out.top_ids = out.top_ids.long()
         out.choices = choices.tolist()
         return out
+
+    def draft_chains(
+        self, chains: Chains, cache: KVCache, inputs: Float[Tensor, "requests hidden"] | None = None
+    ) -> list[list[ChainStep]]:
+        """All passes of some chains in one call. See `ChainDecoder`."""
+        if not isinstance(cache, NativeKVCache):
+            raise ConfigError(f"the native runtime cannot use a {type(cache).__name__}; take the decoder's new_cache()")
+        depths = [len(draws) for draws in chains.draws]
+        for slot, depth in zip(chains.slots, depths, strict=False):
+            cache.reserve(slot, cache.length(slot) + depth)
+        most = max(depths)
+        padded = [draw for draws in chains.draws for draw in (*draws, *[draws[-1]] * (most - len(draws)))]
+        drawn = np.empty((len(depths), most), dtype=np.int32)
+        top_ids = np.empty((len(depths), most, chains.top_k), dtype=np.int32)
+        top_logprobs = np.empty((len(depths), most, chains.top_k), dtype=np.float32)
+        try:
+            self._handle.draft_chains(
+                cache.handle,
+                _ints(chains.slots),
+                _ints(chains.token_ids),
+                _ints(depths),
+                None if inputs is None else inputs.detach().float().contiguous().numpy(),
+                chains.carries,
+                *_draw_columns(padded, self.spec.num_logits),
+                _NO_NODES if chains.names is None else chains.names,
+                chains.threshold,
+                drawn,
+                top_ids,
+                top_logprobs,
+            )
+        except ValueError as error:
+            raise KernelError(f"the chains were refused: {error}") from error
+        return [
+            [
+                ChainStep(token, ids, [math.exp(logprob) for logprob in logprobs])
+                for token, ids, logprobs in zip(*columns, strict=True)
+                if token >= 0
+            ]
+            for columns in zip(drawn.tolist(), top_ids.tolist(), top_logprobs.tolist(), strict=True)
+        ]
 
 
 @final

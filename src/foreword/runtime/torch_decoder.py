@@ -31,6 +31,8 @@ class TorchDecoder:
     come in the runtime's dtype, logits in float32; clone what is kept beyond the next pass or used with autograd.
     """
 
+    has_own_threads = False
+
     def __init__(self, spec: ModelSpec, weights: WeightSource, device: torch.device, dtype: torch.dtype) -> None:
         self._spec = spec
         self._device = device

@@ -45,6 +45,8 @@ class HFDecoder:
         plan: the masks that it wants.
     """
 
+    has_own_threads = False
+
     def __init__(self, model: Any, spec: ModelSpec, plan: MaskPlan) -> None:
         self.model, self.plan = model, plan
         self._spec = spec

@@ -4,7 +4,7 @@ A folder whose architecture foreword's own decoders do not have is loaded throug
 """
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, final
@@ -84,8 +84,10 @@ def check_model_name(model: str | Path | None) -> None:
         )
 
 
-def load_draft_model(model: str | Path, target: "Target") -> tuple[LoadedModel, Pairing]:
-    """Bring a draft model into memory, on the target's runtime; and how the two go together.
+def load_draft_model(
+    model: str | Path, target: "Target", runtime_of: Callable[[Runtime], Runtime] = lambda runtime: runtime
+) -> tuple[LoadedModel, Pairing]:
+    """Bring a draft model into memory, on the target's runtime or on `runtime_of` it; and how the two go together.
 
     Rows of padding beyond its tokenizer are left out, so that it can never propose one.
     """
@@ -97,7 +99,9 @@ def load_draft_model(model: str | Path, target: "Target") -> tuple[LoadedModel, 
     except UnsupportedModelError as refusal:
         return _draft_through_transformers(model, beside, refusal)
     pairing = pair(beside.vocabulary, vocabulary_of(checkpoint))
-    return _load(checkpoint, beside.choice, beside.runtime, vocab_size=checkpoint.tokenizer.vocab_size), pairing
+    runtime = runtime_of(beside.runtime)
+    choice = replace(beside.choice, dtype=runtime.dtype)
+    return _load(checkpoint, choice, runtime, vocab_size=checkpoint.tokenizer.vocab_size), pairing
 
 
 def _through_transformers(

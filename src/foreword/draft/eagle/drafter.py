@@ -16,6 +16,7 @@ from foreword.checkpoint.trained import trained_drafter
 from foreword.config import DraftConfig
 from foreword.draft.autoregress import Autoregression
 from foreword.draft.base import BaseDrafter, DraftNeed, Drawn, Plan, RequestView
+from foreword.draft.beside import drafters_runtime
 from foreword.draft.draft_vocab import drafted_ids
 from foreword.draft.eagle.files import EagleFiles
 from foreword.draft.eagle.growth import ShapedGrowth
@@ -129,5 +130,6 @@ def make(config: DraftConfig, target: Target) -> EagleDrafter:
     if beside.choice.name == "torch":
         theirs = theirs.as_dtype(beside.choice.dtype)
     files, ids = EagleFiles(folder), drafted_ids(config, beside)
-    network = load_network(files, config.method == "eagle3", target.spec, theirs, beside.runtime, ids)
+    runtime = drafters_runtime(config, beside.runtime, "int4")
+    network = load_network(files, config.method == "eagle3", target.spec, theirs, runtime, ids)
     return EagleDrafter(network, config)

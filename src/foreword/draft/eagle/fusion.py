@@ -19,6 +19,8 @@ from foreword.runtime.base import Projection
 class Fusion(Protocol):
     """Makes the decoder's `inputs`."""
 
+    keeps_states: bool  # `go_on` hands the states back as they are
+
     def begin(self, features: Float[Tensor, "n width"], token_ids: Sequence[int]) -> Float[Tensor, "n hidden"]:
         """From the target's features, each with the token after it."""
         ...
@@ -63,6 +65,8 @@ def _sums(rows: Float[Tensor, "n width"]) -> Float[Tensor, "n 1"]:
 class StreamFusion:
     """EAGLE-3: `fc` over the concatenated streams, normed before where the network has norms for them."""
 
+    keeps_states = True
+
     def __init__(self, fc: Projection, norms: StreamNorms | None = None) -> None:
         self._fc, self._norms = fc, norms
 
@@ -83,6 +87,8 @@ class TokenFusion:
         fc: from [embedding, feature] to the layer's input.
         embedding: the target's, (vocab, hidden).
     """
+
+    keeps_states = False
 
     def __init__(self, fc: Projection, embedding: Float[Tensor, "vocab hidden"]) -> None:
         self._fc, self._embedding = fc, embedding

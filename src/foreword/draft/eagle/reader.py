@@ -21,7 +21,7 @@ from torch import Tensor
 
 from foreword.draft.base import RequestView
 from foreword.draft.eagle.fusion import Fusion
-from foreword.runtime.base import Decoder, KVCache, Need, PassOutput
+from foreword.runtime.base import ChainDecoder, Chains, ChainStep, Decoder, KVCache, Need, PassOutput
 from foreword.tree.draft_tree import DraftTree
 from foreword.tree.pack import pack
 from foreword.verify.verdict import Verdict
@@ -146,6 +146,22 @@ class EagleReader:
             place.first, place.num_known = start + num_kept, tree.num_nodes - num_kept
             start += tree.num_nodes
         return output
+
+    @property
+    def rolls_out(self) -> bool:
+        """Whether the layer drafts whole chains in one call: its own state must be its next input as it is."""
+        return self.fusion.keeps_states and isinstance(self.decoder, ChainDecoder)
+
+    def roll_out(self, requests: Sequence[RequestView], chains: Chains) -> list[list[ChainStep]]:
+        """Go on with chains from the last pass's states; their rows are kept until `finish`."""
+        assert self._last is not None
+        assert isinstance(self.decoder, ChainDecoder)
+        places = [self._places[request.request_id] for request in requests]
+        # Each request's tree was kept whole, so its last row is the one before the rows that may be read again.
+        states = _joined([self._last[1][place.first - 1 : place.first] for place in places])
+        carries = "hidden" if self._state_need.hidden else "stream"
+        chains = replace(chains, slots=[place.slot for place in places], carries=carries)
+        return self.decoder.draft_chains(chains, self.cache, states)
 
     def finish(self, requests: Sequence[RequestView]) -> None:
         """Take back what stands on the layer's own states."""

@@ -1,0 +1,52 @@
+"""Beside a runtime with threads of its own, torch does its share of a step on one thread."""
+
+import pytest
+import torch
+
+from foreword.runtime.torch_threads import torch_threads
+from foreword.sampling.params import SamplingParams
+from tests.support.toy_decoder import ToyDecoder
+from tests.support.toy_engine import make_engine, run
+
+
+@pytest.fixture(autouse=True)
+def _three_threads():
+    before = torch.get_num_threads()
+    torch.set_num_threads(3)
+    yield
+    torch.set_num_threads(before)
+
+
+def test_afterwards_all_is_as_before():
+    with torch_threads(1):
+        assert torch.get_num_threads() == 1
+        with torch_threads(2):
+            assert torch.get_num_threads() == 2
+        assert torch.get_num_threads() == 1
+    assert torch.get_num_threads() == 3
+    with torch_threads(None):
+        assert torch.get_num_threads() == 3
+    with pytest.raises(KeyError), torch_threads(1):
+        raise KeyError
+    assert torch.get_num_threads() == 3
+
+
+@pytest.mark.parametrize(("has_own_threads", "expected"), [(True, 1), (False, 3)])
+def test_a_step_leaves_its_cores_to_the_runtime(has_own_threads, expected):
+    seen = []
+
+    class Spy(ToyDecoder):
+        def forward(self, *args):
+            seen.append(torch.get_num_threads())
+            if len(seen) == 6:
+                raise RuntimeError
+            return super().forward(*args)
+
+    Spy.has_own_threads = has_own_threads
+    engine = make_engine(Spy())
+    run(engine, [[1, 2, 3]], [SamplingParams(max_tokens=4)])
+    assert torch.get_num_threads() == 3
+    with pytest.raises(RuntimeError):
+        run(engine, [[1, 2, 3]], [SamplingParams(max_tokens=9)])
+    assert seen == [expected] * 6
+    assert torch.get_num_threads() == 3
