@@ -2,6 +2,7 @@
 
 import json
 import re
+import sys
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -343,6 +344,46 @@ def test_the_command_leaves_a_drafter_with_its_card(tmp_path, capsys, wide_split
     assert times["loading"] > 0, "loading belongs to the budget"
 
 
+def test_who_has_no_prompts_lets_the_model_write_them_once(tmp_path, capsys, wide_split, monkeypatch):
+    from foreword.cli.main import main
+    from foreword.train import own_prompts
+
+    user_turn = own_prompts.user_turn  # a random model hardly ever ends: here half of the vocabulary does
+    monkeypatch.setattr(own_prompts, "user_turn", lambda llm: (user_turn(llm)[0], tuple(range(100, 250))))
+    monkeypatch.setattr(own_prompts, "_LEAST_CHARS", 2)
+    monkeypatch.setattr(own_prompts, "_CHUNK", 16)
+    monkeypatch.setattr(sys.modules["foreword.cli.train"], "_OWN_SHARE", 10.0)  # all of them, however slow the machine
+    model, out = write_tiny_chat(tmp_path), tmp_path / "drafter"
+    arguments = [
+        "train",
+        "eagle3",
+        "--model",
+        str(model),
+        "--out",
+        str(out),
+        "--time-budget",
+        "4s",
+        "--num-tokens",
+        "100",
+    ]
+    arguments += ["--max-new-tokens", "8", "--draft-vocab-size", "50", "--runtime", "torch", "--batch-tokens", "64"]
+    assert main([*arguments, "--own-prompts", "24"]) == 0
+    assert "the model writes prompts" in capsys.readouterr().err
+    assert "| own_prompts | written by the model itself |" in (out / "README.md").read_text()
+    written = (out / "data" / "own_prompts.jsonl").read_bytes()
+    assert len(written.splitlines()) == 24
+    assert main([*arguments, "--own-prompts", "24"]) == 0, "goes on with the same"
+    assert "the model writes prompts" not in capsys.readouterr().err
+    assert (out / "data" / "own_prompts.jsonl").read_bytes() == written
+
+
+def test_a_run_needs_prompts_of_some_kind(tmp_path, capsys):
+    from foreword.cli.main import main
+
+    assert main(["train", "eagle3", "--out", str(tmp_path / "o")]) == 2
+    assert "let the model write some, such as --own-prompts 5000" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -407,6 +448,8 @@ def test_features_stop_at_the_deadline_and_go_on_later(llm, data, tmp_path, monk
 
 class SlowMethod:
     """Costs time and learns nothing: `step_s` a batch, `eval_s` a measurement."""
+
+    inner = ()
 
     def __init__(self, step_s: float, eval_s: float) -> None:
         self.module, self.step_s, self.eval_s, self.num_evals = torch.nn.Linear(1, 1), step_s, eval_s, 0

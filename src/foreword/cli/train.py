@@ -17,22 +17,30 @@ from foreword.errors import ConfigError, UnknownNameError
 if TYPE_CHECKING:
     from foreword.engine.llm import LLM
     from foreword.train.self_distill import Question
+    from foreword.train.session import Reporter
 
 # Written out, since the registry imports torch and --help must not; a test holds it to the registry.
 METHOD_NAMES = ("eagle3", "eagle", "medusa", "draft_model", "medusa2")
 _DATA, _TRAIN = "Data", "Training"
+_OWN_NAME = "own_prompts"
+_SOME_PROMPTS = 5000  # of its own: an answer of 200 tokens to each is a million tokens
+_OWN_SHARE = 0.1  # most of the budget that writing prompts may take
 _LEAST_LOOK_S, _LONGEST_LOOK_S = 1.0, 8.0  # at the speed, after the training
 
 
 def train(
     method: Annotated[str, typer.Argument(help=f"Which drafter: {', '.join(METHOD_NAMES)}.")],
+    out: Annotated[Path, typer.Option(help="Folder for the drafter and for going on after a break.")],
     prompts: Annotated[
-        list[Path],
+        list[Path] | None,
         typer.Option(
             metavar="FILE.jsonl", help="Prompts to train on, as for generate; repeatable.", rich_help_panel=_DATA
         ),
-    ],
-    out: Annotated[Path, typer.Option(help="Folder for the drafter and for going on after a break.")],
+    ] = None,
+    own_prompts: Annotated[
+        int,
+        typer.Option(help="Prompts that the model writes itself, beside the files or alone.", rich_help_panel=_DATA),
+    ] = 0,
     model: opt.Model = None,
     time_budget: Annotated[
         str, typer.Option(help="For everything, data included: 90s, 30m, 2h, 1h30m.", rich_help_panel=_TRAIN)
@@ -111,9 +119,14 @@ def train(
     for option, folder in {"--out": out, "--data": data}.items():
         if folder is not None:
             check_can_write(option, folder)
-    lines = [(path, line) for path in prompts for line in read_prompts(path)]
+    if own_prompts < 0 or not (prompts or own_prompts):
+        raise ConfigError(
+            f"--own-prompts is {own_prompts} and there are {len(prompts or [])} files of --prompts; give prompts as files, or let "
+            f"the model write some, such as --own-prompts {_SOME_PROMPTS}"
+        )
+    lines = [(path, line) for path in prompts or [] for line in read_prompts(path)]
     budget_s, eval_s = opt.parse_duration("--time-budget", time_budget), opt.parse_duration("--eval-every", eval_every)
-    licences = _licences(licence or [])
+    licences = {_OWN_NAME: "written by the model itself", **_licences(licence or [])}
 
     import torch
 
@@ -150,7 +163,6 @@ def train(
         threads=threads,
         show_progress=sys.stderr.isatty(),
     )
-    questions = _questions(llm, lines)
 
     from foreword.cli.train_report import drafter_text, kept_text, reporting, speeds_text, use_text
     from foreword.train.pays import measure_speeds
@@ -160,6 +172,9 @@ def train(
 
     try:
         with reporting() as reporter:
+            if own_prompts:
+                lines += _own_lines(llm, own_prompts, data or out / "data", seed, reporter, _OWN_SHARE * budget_s)
+            questions = _questions(llm, lines)
             progress = run(
                 method, llm, questions, out, settings, reporter, data=data, licences=licences, begun_s=begun_s
             )
@@ -201,6 +216,18 @@ def _licences(options: list[str]) -> dict[str, str]:
         if not name or not text:
             raise ConfigError(f"--licence is {option!r}; allowed: NAME=TEXT, the name of a prompts file without .jsonl")
     return {name: text for name, _, text in pairs}
+
+
+def _own_lines(llm: "LLM", num: int, data: Path, seed: int, reporter: "Reporter", most_s: float) -> list:
+    """The prompts of the model's own, written once: those that were answered stay as they are."""
+    from foreword.train.own_prompts import write_own_prompts
+    from foreword.train.self_distill import AnswerStore
+
+    path = data / f"{_OWN_NAME}.jsonl"
+    if not (path.is_file() and AnswerStore(data).has_begun):
+        reporter.phase("the model writes prompts", most_s, "prompts")
+        write_own_prompts(llm, path, num, seed, reporter.data, time.monotonic() + most_s)
+    return [(path, line) for line in read_prompts(path, num)]
 
 
 def _questions(llm: "LLM", lines: list) -> "list[Question]":

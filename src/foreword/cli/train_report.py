@@ -22,20 +22,20 @@ _PAYS, _LEAST_PROMPTS = 1.02, 4  # times as fast; held-out prompts that say so
 class _Phase:
     """How fast a phase is and how long it takes: never longer than it may."""
 
-    def __init__(self, most_s: float = math.inf) -> None:
-        self._end_s = time.monotonic() + most_s
+    def __init__(self, most_s: float = math.inf, unit: str = "tokens") -> None:
+        self._end_s, self.unit = time.monotonic() + most_s, unit
         self._first: tuple[float, int] | None = None
 
     def rate_text(self, done: int, total: int) -> str:
-        """Tokens a second since the first call, and the time left; empty before there are any."""
+        """How many a second since the first call, and the time left; empty before there are any."""
         now = time.monotonic()
         if self._first is None:
             self._first = now, done
-        seconds, tokens = now - self._first[0], done - self._first[1]
-        if tokens <= 0 or seconds <= 0:
+        seconds, count = now - self._first[0], done - self._first[1]
+        if count <= 0 or seconds <= 0:
             return ""
-        left_s = min((total - done) * seconds / tokens, self._end_s - now)
-        return f", {tokens / seconds:.0f} tok/s, {_clock(max(left_s, 0.0))} left"
+        left_s = min((total - done) * seconds / count, self._end_s - now)
+        return f", {count / seconds:.0f} {'tok' if self.unit == 'tokens' else self.unit}/s, {_clock(max(left_s, 0.0))} left"
 
 
 class LineReporter:
@@ -45,17 +45,17 @@ class LineReporter:
         self._shown_s = 0.0
         self._phase = _Phase()
 
-    def phase(self, text: str, most_s: float = math.inf) -> None:
+    def phase(self, text: str, most_s: float = math.inf, unit: str = "tokens") -> None:
         """Say what begins."""
-        self._phase = _Phase(most_s)
+        self._phase = _Phase(most_s, unit)
         note(text)
 
     def data(self, done: int, total: int) -> None:
-        """Tokens, rate, time left."""
+        """Count, rate, time left."""
         now, rate = time.monotonic(), self._phase.rate_text(done, total)
         if now - self._shown_s >= _LINE_EVERY_S:
             self._shown_s = now
-            note(f"  {done:,} of {total:,} tokens{rate}")
+            note(f"  {done:,} of {total:,} {self._phase.unit}{rate}")
 
     def status(self, status: "Status") -> None:
         """Loss, accuracy by depth, rate, time left."""
@@ -75,16 +75,16 @@ class BarReporter:
     def __init__(self, bars: Any) -> None:
         self._bars, self._task, self._phase = bars, None, _Phase()
 
-    def phase(self, text: str, most_s: float = math.inf) -> None:
+    def phase(self, text: str, most_s: float = math.inf, unit: str = "tokens") -> None:
         """A bar of its own."""
-        self._phase = _Phase(most_s)
+        self._phase = _Phase(most_s, unit)
         if self._task is not None:
             self._bars.stop_task(self._task)
         self._task = self._bars.add_task(text, total=None, text="")
 
     def data(self, done: int, total: int) -> None:
         """Move it."""
-        text = f"{done:,} of {total:,} tokens{self._phase.rate_text(done, total)}"
+        text = f"{done:,} of {total:,} {self._phase.unit}{self._phase.rate_text(done, total)}"
         self._bars.update(self._task, completed=done, total=total, text=text)
 
     def status(self, status: "Status") -> None:

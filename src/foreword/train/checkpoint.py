@@ -9,6 +9,7 @@ import torch
 from foreword.errors import ConfigError
 from foreword.files import whole_file
 from foreword.train.batches import Position
+from foreword.train.optimiser import Optimiser
 
 
 @dataclass
@@ -25,7 +26,7 @@ class Progress:
 
 
 def save_checkpoint(
-    path: Path, module: torch.nn.Module, optimiser: torch.optim.Optimizer, progress: Progress, facts: dict[str, Any]
+    path: Path, module: torch.nn.Module, optimiser: Optimiser, progress: Progress, facts: dict[str, Any]
 ) -> None:
     """Write weights, optimiser and progress; `facts` say what the run is and are compared when it goes on."""
     state = {
@@ -38,9 +39,7 @@ def save_checkpoint(
         torch.save(state, file)
 
 
-def load_checkpoint(
-    path: Path, module: torch.nn.Module, optimiser: torch.optim.Optimizer, facts: dict[str, Any]
-) -> Progress:
+def load_checkpoint(path: Path, module: torch.nn.Module, optimiser: Optimiser, facts: dict[str, Any]) -> Progress:
     """Go on where a run was; `ConfigError` where it was another run. Without a file, begin."""
     if not path.is_file():
         return Progress()

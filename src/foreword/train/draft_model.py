@@ -49,6 +49,7 @@ class DraftModel:
     """
 
     name = "draft_model"
+    inner: tuple[str, ...] = ()
 
     def __init__(
         self, net: DraftModelNet, target: TargetTables, vocab_ids: Tensor, soft: float, dtype: torch.dtype

@@ -47,6 +47,7 @@ class Eagle:
     """
 
     name = "eagle"
+    inner: tuple[str, ...] = ()
 
     def __init__(
         self,

@@ -43,6 +43,7 @@ class Eagle3:
     """
 
     name = "eagle3"
+    inner: tuple[str, ...] = ("fc.", "midlayer.")
 
     def __init__(
         self, net: Eagle3Net, target: TargetTables, vocab_ids: Tensor, options: Eagle3Options, dtype: torch.dtype

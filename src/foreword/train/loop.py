@@ -14,6 +14,7 @@ from foreword.train.batches import BatchOrder, Position, collate, in_order
 from foreword.train.checkpoint import Progress, load_checkpoint, save_checkpoint
 from foreword.train.features import Entry, FeatureStore
 from foreword.train.method import Losses, Measures, Method, Staged
+from foreword.train.optimiser import optimiser_of
 
 _SMOOTH = 0.98  # of the shown loss
 
@@ -93,9 +94,7 @@ class Trainer:
                 f"needed: give more prompts, or a larger --num-tokens"
             )
         self._order = BatchOrder(train, options.batch_tokens, options.seed)
-        self._optimiser = torch.optim.AdamW(
-            _parameter_groups(method, options), lr=options.learning_rate, betas=(0.9, 0.95), fused=True
-        )
+        self._optimiser = optimiser_of(_parameter_groups(method, options), options.learning_rate)
         self.progress = load_checkpoint(self._path, method.module, self._optimiser, facts)
         order = (len(train), options.batch_tokens)
         if self.progress.step and self.progress.order != order:  # more data, or other batches: a new epoch begins
@@ -155,7 +154,7 @@ class Trainer:
             self._method.begin_step(self._share())
         with self._autocast():
             losses = self._method.loss(batch)
-        self._optimiser.zero_grad(set_to_none=True)
+        self._optimiser.zero_grad()
         losses.loss.backward()
         torch.nn.utils.clip_grad_norm_(self._method.module.parameters(), self._options.clip_norm)
         self._optimiser.step()
@@ -228,13 +227,20 @@ def held_out_entries(store: FeatureStore, most: int) -> list[Entry]:
 def _parameter_groups(method: Method, options: LoopOptions) -> list[dict[str, Any]]:
     """Matrices, which decay, and the rest; those that learn at a rate of their own in groups after them."""
     factors = method.rate_factors if isinstance(method, Staged) else {}
-    groups: dict[tuple[float, bool], list[torch.nn.Parameter]] = {(1.0, True): [], (1.0, False): []}
+    groups: dict[tuple[float, bool, bool], list[torch.nn.Parameter]] = {}
     for name, parameter in method.module.named_parameters():
         factor = next((value for start, value in factors.items() if name.startswith(start)), 1.0)
-        groups.setdefault((factor, parameter.ndim >= 2), []).append(parameter)
+        decays = parameter.ndim >= 2
+        is_inner = decays and name.startswith(method.inner)
+        groups.setdefault((factor, decays, is_inner), []).append(parameter)
     return [
-        {"params": parameters, "weight_decay": options.weight_decay if decays else 0.0, "factor": factor}
-        for (factor, decays), parameters in groups.items()
+        {
+            "params": parameters,
+            "weight_decay": options.weight_decay if decays else 0.0,
+            "factor": factor,
+            "is_inner": is_inner,
+        }
+        for (factor, decays, is_inner), parameters in groups.items()
     ]
 
 

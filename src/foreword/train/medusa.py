@@ -58,6 +58,7 @@ class Medusa:
     """
 
     name = "medusa"
+    inner: tuple[str, ...] = ()
 
     def __init__(
         self, net: MedusaNet, target: TargetTables, vocab_ids: Tensor, options: MedusaOptions, dtype: torch.dtype

@@ -54,6 +54,7 @@ class Medusa2:
     """
 
     name = "medusa2"
+    inner: tuple[str, ...] = ()
     rate_factors: Mapping[str, float] = {_ADAPTERS + ".": 0.25}
 
     def __init__(self, heads: Medusa, tuned: TunedTarget, target: TargetTables, heads_weight: float) -> None:

@@ -63,6 +63,7 @@ class Method(Protocol):
 
     name: str  # as the drafters are called
     module: nn.Module  # what is optimised and saved
+    inner: tuple[str, ...]  # how the names of matrices begin that turn states into states: Muon's (`optimiser`)
 
     def loss(self, batch: Batch) -> Losses:
         """Forward pass over a batch; the caller runs it under autocast and goes backward."""

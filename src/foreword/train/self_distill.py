@@ -137,6 +137,11 @@ class AnswerStore:
                     )
         write_whole(path, json.dumps(info, indent=1))
 
+    @property
+    def has_begun(self) -> bool:
+        """Whether it is settled which questions are asked."""
+        return (self.folder / INFO).is_file()
+
     def info(self) -> dict[str, Any]:
         """How the answers were made."""
         return json.loads((self.folder / INFO).read_text())

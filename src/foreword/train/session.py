@@ -22,6 +22,7 @@ from foreword.train.curves import write_curves
 from foreword.train.features import FeatureStore, extract_features
 from foreword.train.loop import LoopOptions, Status, Trainer
 from foreword.train.method import Measures, TargetTables
+from foreword.train.optimiser import kind_of
 from foreword.train.self_distill import (
     HELD_OUT,
     Answer,
@@ -51,12 +52,12 @@ _LEAST_TRAIN_SHARE = 0.2  # of the budget, however long the data took
 class Reporter(Protocol):
     """Who is told how far a run is."""
 
-    def phase(self, text: str, most_s: float = math.inf) -> None:
+    def phase(self, text: str, most_s: float = math.inf, unit: str = "tokens") -> None:
         """Something new begins, with at most so many seconds for it."""
         ...
 
     def data(self, done: int, total: int) -> None:
-        """Tokens of the phase."""
+        """How many of the phase's units there are, and will be."""
         ...
 
     def status(self, status: Status) -> None:
@@ -126,7 +127,7 @@ def train(
     times.count_rest()
     budget_s = max(settings.time_budget_s - times.total_s, _LEAST_TRAIN_SHARE * settings.time_budget_s)
     own_facts = module.run_facts(settings)
-    facts = _facts(method, target, settings) | own_facts.run
+    facts = _facts(method, target, settings) | own_facts.run | {"optimiser": kind_of(drafter.inner)}
 
     def keep(measures: Measures, progress: Progress) -> None:
         told = {

@@ -1,0 +1,105 @@
+"""Prompts in the model's own words: what it expects its user to say, drawn behind the user's tag [magpie24].
+
+A drafter is as good as its training texts are like those it serves. Where prompts of all kinds are not at hand, the model
+writes them: it was tuned on such. The file is one of prompts like any other, a line a draw that was worth keeping:
+
+    {"id": "own_prompts/17", "turns": ["Can you explain ..."]}
+
+It only grows: ids number the draws, so whoever is killed goes on behind the last whole line.
+"""
+
+import hashlib
+import json
+import math
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from foreword.engine.llm import LLM
+from foreword.errors import ConfigError
+from foreword.sampling.params import SamplingParams
+
+NAME = "own_prompts"  # of the prompts and of their file
+_MARK = "FOREWORD"  # stands for what the user says
+_MOST_TOKENS = 512
+_LEAST_CHARS = 12
+_CHUNK = 1024  # draws asked in one call
+_POOR_AFTER, _POOR = 2 * _CHUNK, 0.02  # fewer to keep than this, after so many draws: a model that writes no prompts
+
+
+def write_own_prompts(
+    llm: LLM, path: Path, num: int, seed: int, progress: Callable[[int, int], None], deadline_s: float = math.inf
+) -> int:
+    """Have the model write until the file holds `num` prompts; how many it holds.
+
+    Past `deadline_s` (of `time.monotonic`) it stops earlier.
+
+    Raises:
+        ConfigError: the model has no chat template, or writes nothing that could be a prompt.
+    """
+    prefix_ids, stop_ids = user_turn(llm)
+    seen, draw = _written(path)
+    begun_with, first = len(seen), draw
+    path.parent.mkdir(parents=True, exist_ok=True)
+    progress(len(seen), num)
+    with path.open("a", encoding="utf-8") as file:
+        while len(seen) < num and time.monotonic() < deadline_s:
+            for text in _texts(llm, prefix_ids, stop_ids, seed, draw):
+                if text is not None and text not in seen and len(seen) < num:
+                    seen.add(text)
+                    file.write(json.dumps({"id": f"{NAME}/{draw}", "turns": [text]}, ensure_ascii=False) + "\n")
+                    progress(len(seen), num)
+                draw += 1
+                if len(seen) == num or time.monotonic() >= deadline_s:
+                    break
+            if draw - first >= _POOR_AFTER and len(seen) - begun_with < _POOR * (draw - first):
+                raise ConfigError(
+                    f"of {draw - first} texts the model wrote in its user's place only {len(seen) - begun_with} could be "
+                    f"prompts; give prompts as files (--prompts) instead"
+                )
+    return len(seen)
+
+
+def user_turn(llm: LLM) -> tuple[list[int], tuple[int, ...]]:
+    """The tokens before what a user says, and the token that ends it where the template has one behind it."""
+    text = llm.tokenizer.render_chat([{"role": "user", "content": _MARK}], add_generation_prompt=False)
+    before, found, after = text.rpartition(_MARK)
+    prefix_ids = llm.tokenizer.encode(before, add_special_tokens=False)
+    if not found or not prefix_ids:
+        raise ConfigError("the model's chat template puts nothing before what the user says; give prompts as files")
+    return prefix_ids, tuple(llm.tokenizer.encode(after.lstrip(), add_special_tokens=False)[:1])
+
+
+def _texts(llm: LLM, prefix_ids: list[int], stop_ids: tuple[int, ...], seed: int, first: int) -> Iterator[str | None]:
+    """What the draws from `first` on say; None for one that did not end or says next to nothing."""
+    params = [
+        SamplingParams(
+            temperature=1.0,
+            top_p=0.95,
+            seed=_seed(seed, draw),
+            max_tokens=_MOST_TOKENS,
+            stop_token_ids=stop_ids,
+        )
+        for draw in range(first, first + _CHUNK)
+    ]
+    for result in llm.iterate([prefix_ids] * _CHUNK, params):
+        text = result.text.strip()
+        yield text if result.finish_reason == "stop" and len(text) >= _LEAST_CHARS else None
+
+
+def _seed(seed: int, draw: int) -> int:
+    return int.from_bytes(hashlib.sha256(f"{seed}/{NAME}/{draw}".encode()).digest()[:4], "big") >> 1
+
+
+def _written(path: Path) -> tuple[set[str], int]:
+    """The prompts of an earlier run, and the draw to go on with. What a kill left of a last line is cut off."""
+    if not path.is_file():
+        return set(), 0
+    data = path.read_bytes()
+    whole = data.rfind(b"\n") + 1
+    if whole < len(data):
+        with path.open("r+b") as file:
+            file.truncate(whole)
+    lines = [json.loads(line) for line in data[:whole].splitlines()]
+    draws = [int(line["id"].rpartition("/")[2]) for line in lines]
+    return {line["turns"][0] for line in lines}, max(draws, default=-1) + 1

@@ -1,0 +1,89 @@
+"""Prompts that the model writes itself."""
+
+import json
+
+import pytest
+
+from foreword.cli.prompt_file import read_prompts
+from foreword.engine.llm import LLM
+from foreword.errors import ConfigError
+from foreword.train import own_prompts
+from foreword.train.own_prompts import user_turn, write_own_prompts
+from tests.support.tiny_chat import write_tiny_chat
+
+
+@pytest.fixture(scope="module")
+def llm(tmp_path_factory) -> LLM:
+    folder = tmp_path_factory.mktemp("tiny")
+    return LLM(write_tiny_chat(folder), "none", batch_size=8, runtime="torch", cache_dir=folder / "cache")
+
+
+@pytest.fixture
+def ends_soon(llm, monkeypatch):
+    """A random model says its end token hardly ever: here half of the vocabulary ends what it says."""
+    prefix_ids, _ = user_turn(llm)
+    monkeypatch.setattr(own_prompts, "user_turn", lambda _: (prefix_ids, tuple(range(100, 250))))
+    monkeypatch.setattr(own_prompts, "_CHUNK", 16)
+    monkeypatch.setattr(own_prompts, "_LEAST_CHARS", 2)
+
+
+def nothing(*_):
+    pass
+
+
+def test_the_prefix_and_what_ends_it_are_those_of_the_template(llm):
+    prefix_ids, stop_ids = user_turn(llm)
+    whole = llm.encode([{"role": "user", "content": "hello"}])
+    hello = llm.tokenizer.encode("hello", add_special_tokens=False)
+    rest = whole[len(prefix_ids) + len(hello) :]
+    assert whole[: len(prefix_ids)] == prefix_ids
+    assert whole[len(prefix_ids) : len(prefix_ids) + len(hello)] == hello
+    assert stop_ids == tuple(rest[:1])
+
+
+@pytest.mark.usefixtures("ends_soon")
+def test_what_it_writes_are_different_prompts_that_ended(llm, tmp_path):
+    counts = []
+    num = write_own_prompts(llm, tmp_path / "own.jsonl", 6, 0, lambda done, total: counts.append((done, total)))
+    lines = read_prompts(tmp_path / "own.jsonl")
+    assert num == len(lines) == len({line.turns for line in lines}) == 6
+    assert all(line.turns and line.turns[0].strip() for line in lines)
+    assert counts == [(i, 6) for i in range(7)]
+
+
+@pytest.mark.usefixtures("ends_soon")
+@pytest.mark.parametrize("damage", [b"", b'{"id": "own_prompts/9', "later"])
+def test_who_is_killed_goes_on_as_if_nothing_had_been(llm, tmp_path, damage):
+    write_own_prompts(llm, tmp_path / "whole.jsonl", 6, 0, nothing)
+    write_own_prompts(llm, tmp_path / "parts.jsonl", 3, 0, nothing)
+    with (tmp_path / "parts.jsonl").open("ab") as file:
+        file.write(damage if isinstance(damage, bytes) else b"")
+    write_own_prompts(llm, tmp_path / "parts.jsonl", 6, 0, nothing)
+    assert (tmp_path / "parts.jsonl").read_bytes() == (tmp_path / "whole.jsonl").read_bytes()
+
+
+@pytest.mark.usefixtures("ends_soon")
+def test_another_seed_writes_others(llm, tmp_path):
+    texts = []
+    for seed in (0, 1):
+        write_own_prompts(llm, tmp_path / f"{seed}.jsonl", 4, seed, nothing)
+        texts.append({json.loads(line)["turns"][0] for line in (tmp_path / f"{seed}.jsonl").read_text().splitlines()})
+    assert texts[0] != texts[1]
+
+
+def test_past_its_time_it_stops(llm, tmp_path):
+    assert write_own_prompts(llm, tmp_path / "own.jsonl", 6, 0, nothing, deadline_s=0.0) == 0
+
+
+@pytest.mark.usefixtures("ends_soon")
+def test_a_model_that_writes_no_prompts_is_given_up(llm, tmp_path, monkeypatch):
+    monkeypatch.setattr(own_prompts, "_LEAST_CHARS", 10**6)
+    monkeypatch.setattr(own_prompts, "_POOR_AFTER", 32)
+    with pytest.raises(ConfigError, match=r"of 32 texts .* only 0 could be prompts; give prompts as files"):
+        write_own_prompts(llm, tmp_path / "own.jsonl", 6, 0, nothing)
+
+
+def test_without_a_chat_template_there_is_no_users_place(llm, tmp_path, monkeypatch):
+    monkeypatch.setattr(llm.tokenizer, "_template", None)
+    with pytest.raises(ConfigError, match="no chat template"):
+        write_own_prompts(llm, tmp_path / "own.jsonl", 1, 0, nothing)
