@@ -189,7 +189,7 @@ using Floats2 = std::optional<Array<float, 2>>;
 void forward(Decoder& self, KvCache& cache, Ints32 token_ids, Ints32 parents, Ints32 positions, Ints32 starts, Ints32 kv_lens,
              Ints32 slots, std::optional<Array<const float, 2>> inputs, Ints32 draw_nodes, Vector<const double> temperatures,
              Ints32 top_ks, Vector<const double> top_ps, Vector<const double> min_ps, Vector<const std::uint64_t> keys,
-             Vector<std::int32_t> choices, Ints32 logit_nodes, Floats2 logits, Ints32 top_nodes, int top_k,
+             Ints32 names, Vector<std::int32_t> choices, Ints32 logit_nodes, Floats2 logits, Ints32 top_nodes, int top_k,
              std::optional<Array<std::int32_t, 2>> top_ids, Floats2 top_logprobs, Ints32 taps, std::optional<Array<float, 3>> tapped,
              Floats2 hidden) {
     const std::vector<DrawSpec> draws = draws_of(draw_nodes, temperatures, top_ks, top_ps, min_ps, keys);
@@ -202,6 +202,7 @@ void forward(Decoder& self, KvCache& cache, Ints32 token_ids, Ints32 parents, In
     pass.slots = span_of(slots);
     pass.inputs = data_of(inputs);
     pass.draws = draws;
+    pass.names = span_of(names);
     pass.choices = span_of(choices);
     pass.logit_nodes = span_of(logit_nodes);
     pass.logits = data_of(logits);
@@ -277,7 +278,7 @@ void bind_decoder(nb::module_& m) {
             },
             "shape"_a, "weights"_a, "pool"_a, "isa"_a = "auto")
         .def("forward", &forward, "cache"_a, "token_ids"_a, "parents"_a, "positions"_a, "starts"_a, "kv_lens"_a, "slots"_a,
-             "inputs"_a.none(), "draw_nodes"_a, "temperatures"_a, "top_ks"_a, "top_ps"_a, "min_ps"_a, "keys"_a, "choices"_a,
+             "inputs"_a.none(), "draw_nodes"_a, "temperatures"_a, "top_ks"_a, "top_ps"_a, "min_ps"_a, "keys"_a, "names"_a, "choices"_a,
              "logit_nodes"_a, "logits"_a.none(), "top_nodes"_a, "top_k"_a, "top_ids"_a.none(), "top_logprobs"_a.none(), "taps"_a,
              "tapped"_a.none(), "hidden"_a.none())
         .def("draft_chains", &draft, "cache"_a, "slots"_a, "token_ids"_a, "depths"_a, "inputs"_a.none(), "carries"_a, "draw_nodes"_a,
@@ -338,7 +339,7 @@ void bind_tools(nb::module_& m) {
         [](const std::string& isa, std::uint64_t key, std::int32_t first, Vector<float> noise, Vector<std::int32_t> bits) {
             if (noise.size() != bits.size()) throw std::invalid_argument("noise and bits differ in length");
             const DrawSpec draw{0, 1.0, 0, 1.0, 0.0, key};
-            kernels_named(isa).gumbel(noise_of(draw), first, static_cast<std::int32_t>(noise.size()), noise.data(), bits.data());
+            kernels_named(isa).gumbel(noise_of(draw, {}), first, static_cast<std::int32_t>(noise.size()), noise.data(), bits.data());
         },
         "isa"_a, "key"_a, "first"_a, "noise"_a, "bits"_a);
 }

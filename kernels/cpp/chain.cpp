@@ -27,14 +27,12 @@ struct Round {
     }
 };
 
-void check(const Chains& c, const Shape& shape) {
+void check(const Chains& c) {
     const std::size_t count = c.slots.size();
     if (c.token_ids.size() != count || c.depths.size() != count || (count > 0 && c.draws.size() % count != 0))
         throw std::invalid_argument("the columns of the chains differ in length");
     for (const std::int32_t depth : c.depths)
         if (depth < 1 || depth > c.most_depth()) throw std::invalid_argument("a chain is deeper than its draws");
-    if (!c.names.empty() && c.names.size() != static_cast<std::size_t>(shape.vocab))
-        throw std::invalid_argument("the head's rows and their names differ in number");
     if ((c.carries == Carries::kNothing) != (c.inputs == nullptr)) throw std::invalid_argument("what is carried on begins as an input");
 }
 
@@ -59,6 +57,7 @@ void read(Decoder& decoder, KvCache& cache, const Chains& c, int step, Round& ro
     pass.kv_lens = round.kv_lens;
     pass.slots = round.slots;
     pass.draws = round.draws;
+    pass.names = c.names;
     pass.choices = round.choices;
     pass.top_nodes = round.nodes;
     pass.top_k = c.top_k;
@@ -77,7 +76,7 @@ void read(Decoder& decoder, KvCache& cache, const Chains& c, int step, Round& ro
 }  // namespace
 
 void draft_chains(Decoder& decoder, KvCache& cache, const Chains& c) {
-    check(c, decoder.shape());
+    check(c);
     const std::size_t width = c.carries == Carries::kNothing ? 0 : static_cast<std::size_t>(decoder.shape().hidden);
     const std::size_t top_k = static_cast<std::size_t>(c.top_k);
     const auto named = [&](std::int32_t row) { return c.names.empty() ? row : c.names[static_cast<std::size_t>(row)]; };

@@ -81,6 +81,8 @@ void Decoder::forward(KvCache& cache, const Pass& pass) {
     const bool wants_head = !pass.draws.empty() || !pass.logit_nodes.empty() || !pass.top_nodes.empty();
     if (wants_head && weights_.head.num_tiles == 0) throw std::invalid_argument("this decoder has no head, so no logits or draws");
     if ((wants_head || pass.hidden != nullptr) && shape_.has_final_norm && weights_.final_norm.empty()) throw std::invalid_argument("this decoder has no final norm");
+    if (!pass.names.empty() && pass.names.size() != static_cast<std::size_t>(shape_.vocab))
+        throw std::invalid_argument("the head's rows and their names differ in number");
     if (!pass.top_nodes.empty() && (pass.top_k < 1 || pass.top_k > shape_.vocab))
         throw std::invalid_argument("top_k is " + std::to_string(pass.top_k) + "; allowed: 1 to " + std::to_string(shape_.vocab));
     workspace_->prepare(pass, cache, shape_, pool_->num_threads());

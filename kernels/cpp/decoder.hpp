@@ -64,7 +64,8 @@ struct Pass {
     std::span<const std::int32_t> starts, kv_lens, slots;
     const float* inputs = nullptr;  // [node][hidden] instead of embeddings, or beside them
     std::span<const DrawSpec> draws;
-    std::span<std::int32_t> choices;  // one a draw
+    std::span<const std::int32_t> names;  // the token of each row of the head, whose noise it is; empty: rows are tokens
+    std::span<std::int32_t> choices;  // one a draw: rows
     std::span<const std::int32_t> logit_nodes;
     float* logits = nullptr;  // [logit node][vocab]
     std::span<const std::int32_t> top_nodes;

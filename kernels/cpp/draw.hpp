@@ -30,6 +30,14 @@ inline Floats load_some(const float* p, std::int32_t left) {
     return load(padded);
 }
 
+// Tokens of sixteen rows, or of those that are left.
+inline Ints names_of(const std::int32_t* names, std::int32_t first, std::int32_t left) {
+    if (left >= kLanes) return load(names + first);
+    alignas(64) std::int32_t padded[kLanes] = {};
+    for (int i = 0; i < left; ++i) padded[i] = names[first + i];
+    return load(padded);
+}
+
 void best_greedy(const float* logits, std::int32_t first, std::int32_t count, Best& best) {
     Floats scores = load(best.scores);
     Ints ids = load(best.ids);
@@ -55,9 +63,10 @@ void best_perturbed(const float* logits, std::int32_t first, std::int32_t count,
         const Floats raw = load_some(logits + i, count - i) / temperature;
         const Floats score = where_less(raw, threshold, out, raw);
         if (!any_less(splat(floor), score + splat(kMostNoise))) continue;
-        const Ints tokens = numbers + splat(first + i);
+        const Ints rows = numbers + splat(first + i);
+        const Ints tokens = noise.names == nullptr ? rows : names_of(noise.names, first + i, count - i);
         const Floats perturbed = score + gumbel_of(random_bits(noise, tokens));
-        ids = where_less(scores, perturbed, tokens, ids);
+        ids = where_less(scores, perturbed, rows, ids);
         scores = where_less(scores, perturbed, perturbed, scores);
         floor = largest(scores);
     }

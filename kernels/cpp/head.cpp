@@ -45,7 +45,7 @@ void PassThread::head_strips(const Activations& x) {
             if (draw.temperature == 0)
                 kernels_.best_greedy(logits, first, last - first, mine_.best[i]);
             else
-                kernels_.best_perturbed(logits, first, last - first, noise_of(draw), -__builtin_inff(), mine_.best[i]);
+                kernels_.best_perturbed(logits, first, last - first, noise_of(draw, pass_.names), -__builtin_inff(), mine_.best[i]);
         }
     }
 }
@@ -65,7 +65,8 @@ void PassThread::finish_rows() {
     }
     for (std::size_t i = thread_; i < work_.truncated.size(); i += num_threads_) {
         const DrawSpec& draw = pass_.draws[work_.truncated[i]];
-        pass_.choices[work_.truncated[i]] = draw_truncated(kernels_, logits_of(draw.node), vocab, draw, mine_.rows);
+        pass_.choices[work_.truncated[i]] =
+            draw_truncated(kernels_, logits_of(draw.node), vocab, draw, noise_of(draw, pass_.names), mine_.rows);
     }
     for (std::size_t i = thread_; i < pass_.top_nodes.size(); i += num_threads_)
         name_likeliest(kernels_, logits_of(pass_.top_nodes[i]), vocab, pass_.top_k, pass_.top_ids + i * pass_.top_k,

@@ -106,6 +106,7 @@ struct Best {
 struct Noise {
     float temperature;
     std::int32_t key_low, key_high;  // halves of the row key
+    const std::int32_t* names = nullptr;  // the token of each row, whose noise it is; null: rows are tokens
 };
 
 struct Kernels {

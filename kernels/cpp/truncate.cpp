@@ -77,9 +77,9 @@ void RowScratch::reserve(std::size_t vocab) {
     ids.reserve(vocab);
 }
 
-Noise noise_of(const DrawSpec& draw) {
+Noise noise_of(const DrawSpec& draw, std::span<const std::int32_t> names) {
     return {static_cast<float>(draw.temperature), static_cast<std::int32_t>(draw.key & 0xFFFFFFFFu),
-            static_cast<std::int32_t>(draw.key >> 32)};
+            static_cast<std::int32_t>(draw.key >> 32), names.empty() ? nullptr : names.data()};
 }
 
 Best no_best() {
@@ -99,8 +99,8 @@ Drawn best_lane(const Best& best) {
 
 std::int32_t token_of(const Drawn& drawn, std::int32_t vocab) { return drawn.id < vocab ? drawn.id : 0; }
 
-std::int32_t draw_truncated(const Kernels& kernels, const float* logits, std::size_t vocab, const DrawSpec& draw, RowScratch& scratch) {
-    const Noise noise = noise_of(draw);
+std::int32_t draw_truncated(const Kernels& kernels, const float* logits, std::size_t vocab, const DrawSpec& draw, const Noise& noise,
+                            RowScratch& scratch) {
     scratch.scores.resize(vocab);
     for (std::size_t i = 0; i < vocab; ++i) scratch.scores[i] = ranked(logits[i] / noise.temperature);
     const float lowest = threshold(kernels, draw, scratch);
@@ -109,8 +109,36 @@ std::int32_t draw_truncated(const Kernels& kernels, const float* logits, std::si
     return token_of(best_lane(best), static_cast<std::int32_t>(vocab));
 }
 
+namespace {
+
+// A few, by insertion: one look at each logit. Ids come in order, so of equals the first is the lowest.
+void name_few(const float* logits, std::size_t vocab, int count, std::int32_t* ids, float* scores) {
+    std::fill_n(scores, count, -std::numeric_limits<float>::infinity());
+    int num_found = 0;
+    for (std::size_t i = 0; i < vocab; ++i) {
+        const float score = ranked(logits[i]);
+        if (num_found == count && !(score > scores[count - 1])) continue;
+        int at = num_found < count ? num_found++ : count - 1;
+        for (; at > 0 && scores[at - 1] < score; --at) {
+            scores[at] = scores[at - 1];
+            ids[at] = ids[at - 1];
+        }
+        scores[at] = score;
+        ids[at] = static_cast<std::int32_t>(i);
+    }
+}
+
+constexpr int kFew = 8;
+
+}  // namespace
+
 void name_likeliest(const Kernels& kernels, const float* logits, std::size_t vocab, int count, std::int32_t* ids, float* logprobs,
                     RowScratch& scratch) {
+    if (const float total = count <= kFew ? kernels.log_sum_exp(logits, vocab) : kNever; std::isfinite(total)) {
+        name_few(logits, vocab, count, ids, logprobs);
+        for (int i = 0; i < count; ++i) logprobs[i] = logprobs[i] == kNever ? kNever : logprobs[i] - total;
+        return;
+    }
     auto& scores = scratch.scores;
     scores.resize(vocab);
     for (std::size_t i = 0; i < vocab; ++i) scores[i] = ranked(logits[i]);

@@ -21,13 +21,15 @@ struct RowScratch {
 // never reads stop an answer.
 
 // The token that `foreword.sampling.warp.draw` would draw, up to the rounding of sums in its top-p.
-std::int32_t draw_truncated(const Kernels& kernels, const float* logits, std::size_t vocab, const DrawSpec& draw, RowScratch& scratch);
+std::int32_t draw_truncated(const Kernels& kernels, const float* logits, std::size_t vocab, const DrawSpec& draw, const Noise& noise,
+                            RowScratch& scratch);
 
 // The `count` likeliest tokens, likeliest first, equal ones by id; log-probabilities are raw.
 void name_likeliest(const Kernels& kernels, const float* logits, std::size_t vocab, int count, std::int32_t* ids, float* logprobs,
                     RowScratch& scratch);
 
-Noise noise_of(const DrawSpec& draw);
+// `names` as in `Noise`; may be empty.
+Noise noise_of(const DrawSpec& draw, std::span<const std::int32_t> names);
 Best no_best();
 // Score and token of the best lane; equal ones by id.
 struct Drawn {

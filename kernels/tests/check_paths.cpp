@@ -153,7 +153,7 @@ bool check_broken_logits() {
         if (real < kVocab) logits[real] = -3.0f;
         const std::int32_t expected = real < kVocab ? static_cast<std::int32_t>(real) : 0;
         RowScratch scratch;
-        for (const DrawSpec& draw : draws) good &= draw_truncated(*kPortableKernels, logits.data(), kVocab, draw, scratch) == expected;
+        for (const DrawSpec& draw : draws) good &= draw_truncated(*kPortableKernels, logits.data(), kVocab, draw, noise_of(draw, {}), scratch) == expected;
         for (const int count : {1, static_cast<int>(kVocab)}) {
             name_likeliest(*kPortableKernels, logits.data(), kVocab, count, ids.data(), logprobs.data(), scratch);
             good &= ids[0] == expected && (real == kVocab || logprobs[0] == 0.0f);
@@ -174,7 +174,7 @@ bool check_allocations() {
         RowScratch scratch;
         scratch.reserve(kVocab);
         const std::size_t before = num_allocations;
-        draw_truncated(*kPortableKernels, logits.data(), kVocab, draw, scratch);
+        draw_truncated(*kPortableKernels, logits.data(), kVocab, draw, noise_of(draw, {}), scratch);
         for (const int count : {1, 70, static_cast<int>(kVocab)})
             name_likeliest(*kPortableKernels, logits.data(), kVocab, count, ids.data(), logprobs.data(), scratch);
         good &= num_allocations == before;

@@ -74,8 +74,8 @@ def test_one_call_drafts_what_a_call_a_pass_does(name, temperature, files, model
     assert answers == expected
     assert none == 0
     assert any(len(tokens) > 2 for step in at_once for tokens, _ in step)
-    needs_candidates = name in ("eagle3-reduced", "comb") and temperature > 0
-    assert (calls > 0) == (not needs_candidates), "who draws among candidates asks pass by pass"
+    needs_candidates = name == "comb" and temperature > 0
+    assert (calls > 0) == (not needs_candidates), "several guesses with noise are drawn among candidates, pass by pass"
 
 
 def test_each_request_has_its_own_depth_and_room(files, model, monkeypatch):

@@ -39,7 +39,9 @@ def test_its_words_are_the_targets_whatever_the_bits(method, usual, files):
 
 def test_a_runtime_without_such_weights_says_so(files):
     config = DraftConfig(method="eagle3", model=str(files.eagle3), draft_dtype="int4")
-    with pytest.raises(ConfigError, match=r"draft_dtype is 'int4', which the native runtime knows; .* on torch.*float32"):
+    with pytest.raises(
+        ConfigError, match=r"draft_dtype is 'int4', which the native runtime knows; .* on torch.*float32"
+    ):
         LLM(files.load("torch"), config)
 
 

@@ -53,6 +53,24 @@ def test_choices_are_those_of_sampling(make_decoder: Callable[..., Any], warp: W
     assert decoder.forward(batch, cache, Need(draws=[draws[11]])).choices == [out.choices[11]]
 
 
+@pytest.mark.parametrize("isa", isas())
+@pytest.mark.parametrize("warp", WARPS, ids=str)
+def test_rows_that_stand_for_tokens_meet_those_tokens_noise(
+    make_decoder: Callable[..., Any], warp: Warp, isa: str
+) -> None:
+    """As over a vocabulary in which all other tokens are out."""
+    names = np.sort(np.random.default_rng(4).choice(5000, 203, replace=False)).astype(np.int32)
+    decoder = make_decoder(LLAMA, isa=isa, threads=2)
+    cache = decoder.new_cache()
+    draws = [Draw(node, warp, row_key(9, 0, 0, node + 1)) for node in range(30)]
+    out = decoder.forward(chain(TOKENS, 0, cache.open(64)), cache, Need(draws=draws, names=names, logits=range(30)))
+    for draw, row in zip(draws, out.choices, strict=True):
+        logits = torch.full((5000,), float("-inf"))
+        logits[torch.from_numpy(names).long()] = out.logits[draw.node]
+        assert int(names[row]) == warps.draw(logits, warp, draw.key)
+        assert row == warps.draw(out.logits[draw.node], warp, draw.key, torch.from_numpy(names))
+
+
 def test_several_draws_of_one_node(make_decoder: Callable[..., Any]) -> None:
     decoder = make_decoder(LLAMA)
     cache = decoder.new_cache()

@@ -25,7 +25,7 @@ from foreword.sampling.warp import NEVER, perturbed
 
 logger = logging.getLogger(__name__)
 
-CANDIDATES = 64  # likeliest tokens among which several guesses, or those of a reduced vocabulary, are drawn
+CANDIDATES = 64  # likeliest tokens among which several guesses are drawn
 
 
 @dataclass(frozen=True)
@@ -76,6 +76,7 @@ class Guesser:
         num_top = CANDIDATES if len(fused) > len(drawn) + chosen else k
         return Need(
             draws=[_draw(spot) for spot in drawn],
+            names=self.names if drawn else None,
             logits=[spot.node for spot in spots if not self._is_fused(spot)],
             top_k=self.num_candidates(max(num_top, k)) if fused else 0,
             top_nodes=[spot.node for spot in fused],
@@ -108,7 +109,7 @@ class Guesser:
             rows, log_probs = top_ids[num_top], output.top_logprobs[num_top]
             num_top += 1
             if self._is_drawn_inside(spot, k):
-                found.append(self.checked([output.choices[num_draws]], [math.exp(log_probs[0])]))
+                found.append(self.checked(self._named([output.choices[num_draws]]), [math.exp(log_probs[0])]))
                 num_draws += 1
             elif spot.request.sampler.warp.is_greedy:
                 probs = [math.exp(p) for p in log_probs[:k].tolist()]
@@ -124,9 +125,9 @@ class Guesser:
             return False
         return sampler.warp.is_greedy or self.mode is DraftMode.SHARED
 
-    def _is_drawn_inside(self, spot: Spot, k: int) -> bool:
-        """Noise belongs to the target's ids, and a pass knows those of its own rows alone."""
-        return not spot.request.sampler.warp.is_greedy and k == 1 and self._target_ids is None
+    @staticmethod
+    def _is_drawn_inside(spot: Spot, k: int) -> bool:
+        return not spot.request.sampler.warp.is_greedy and k == 1
 
     def _named(self, rows: list[int]) -> list[int]:
         """The target's ids of rows of the head."""

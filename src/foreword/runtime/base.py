@@ -55,6 +55,9 @@ class Need:
     """
 
     draws: Sequence[Draw] = ()
+    names: Int[np.ndarray, " rows"] | None = (
+        None  # int32: the token of each row of the head, whose noise it is in draws
+    )
     logits: Sequence[int] = ()  # nodes whose logits are wanted
     top_k: int = 0  # how many of the likeliest tokens to name at each node of `top_nodes`
     top_nodes: Sequence[int] = ()
@@ -66,7 +69,7 @@ class Need:
 class PassOutput:
     """What a pass hands back. Tensors live until the next pass of the same decoder; `taps` and `hidden` may be kept."""
 
-    choices: list[int] = field(default_factory=list)  # the drawn token of each of `need.draws`
+    choices: list[int] = field(default_factory=list)  # the drawn row of the head, of each of `need.draws`
     logits: Float[Tensor, "wanted vocab"] | None = None  # float32, in the order of `need.logits`
     top_ids: Int[Tensor, "wanted k"] | None = None  # likeliest first, in the order of `need.top_nodes`
     top_logprobs: Float[Tensor, "wanted k"] | None = None

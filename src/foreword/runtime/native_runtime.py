@@ -216,6 +216,7 @@ class NativeDecoder:
                 _ints(batch.slots),
                 None if inputs is None else inputs.detach().float().contiguous().numpy(),
                 *_draw_columns(need.draws, self.spec.num_logits),
+                _NO_NODES if need.names is None else need.names,
                 choices,
                 _ints(need.logits),
                 _array(out.logits),

@@ -105,7 +105,7 @@ class TorchDecoder:
             return output
         logits = self._logits(_pick(x, rows), is_normed=need.hidden)
         row_of = {node: row for row, node in enumerate(rows)}
-        output.choices = draw_tokens(logits, need.draws, row_of)
+        output.choices = draw_tokens(logits, need.draws, row_of, need.names)
         if need.logits:
             output.logits = _pick(logits, [row_of[node] for node in need.logits])
         if top_nodes:

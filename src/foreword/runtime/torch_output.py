@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
+import numpy as np
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
@@ -10,13 +11,21 @@ from foreword.sampling.sampler import Draw
 from foreword.sampling.warp import draw
 
 
-def draw_tokens(logits: Float[Tensor, "rows vocab"], draws: Sequence[Draw], row_of: Mapping[int, int]) -> list[int]:
-    """The drawn token of each of `draws`: greedy ones all at once, the others row by row.
+def draw_tokens(
+    logits: Float[Tensor, "rows vocab"],
+    draws: Sequence[Draw],
+    row_of: Mapping[int, int],
+    names: Int[np.ndarray, " vocab"] | None = None,
+) -> list[int]:
+    """What each of `draws` draws, of the head's rows: greedy ones all at once, the others row by row.
 
-    A row's bits, and so its draw, do not depend on what else is drawn.
+    A row's bits, and so its draw, do not depend on what else is drawn. `names` as in `Need`.
     """
     largest = _argmax_rows(logits) if any(d.warp.is_greedy for d in draws) else []
-    return [largest[row_of[d.node]] if d.warp.is_greedy else draw(logits[row_of[d.node]], d.warp, d.key) for d in draws]
+    ids = None if names is None else torch.from_numpy(names).to(logits.device)
+    return [
+        largest[row_of[d.node]] if d.warp.is_greedy else draw(logits[row_of[d.node]], d.warp, d.key, ids) for d in draws
+    ]
 
 
 def _argmax_rows(logits: Float[Tensor, "rows vocab"]) -> list[int]:

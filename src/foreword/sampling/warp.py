@@ -42,8 +42,10 @@ def to_probs(
     return torch.softmax(warp_scores(logits, warp).to(dtype), dim=-1)
 
 
-def draw(logits: Float[Tensor, " vocab"], warp: Warp, key: int) -> int:
+def draw(logits: Float[Tensor, " vocab"], warp: Warp, key: int, names: Int[Tensor, " vocab"] | None = None) -> int:
     """The token drawn at one node: the argmax of `perturbed`; ties take the lowest id.
+
+    With `names` the logits are those of some tokens, which keep the noise that is theirs, and a place among them is drawn.
 
     Noise is computed only for tokens that can win: those that the warp keeps, or, if it keeps all, those that the
     largest noise there is could lift above the likeliest token with its own noise.
@@ -55,9 +57,9 @@ def draw(logits: Float[Tensor, " vocab"], warp: Warp, key: int) -> int:
         lowest = threshold(scores, warp)
     else:
         likeliest = torch.tensor([argmax(scores)], device=scores.device)
-        lowest = float(_perturbed_at(scores, likeliest, key)) - MAX_NOISE
+        lowest = float(_perturbed_at(scores, likeliest, key, names)) - MAX_NOISE
     contenders = _ids_from(scores, lowest)
-    return int(contenders[argmax(_perturbed_at(scores, contenders, key))])
+    return int(contenders[argmax(_perturbed_at(scores, contenders, key, names))])
 
 
 def argmax(row: Float[Tensor, " n"]) -> int:
@@ -110,9 +112,11 @@ def _top_p_threshold(scores: Float[Tensor, " vocab"], top_p: float, lowest: floa
     return float(ordered[min(last, len(ordered) - 1)])
 
 
-def _perturbed_at(scores: Float[Tensor, " vocab"], ids: Int[Tensor, " n"], key: int) -> Float[Tensor, " n"]:
+def _perturbed_at(
+    scores: Float[Tensor, " vocab"], ids: Int[Tensor, " n"], key: int, names: Int[Tensor, " vocab"] | None
+) -> Float[Tensor, " n"]:
     """Scores plus noise of some tokens: the same bits as those of the whole row."""
-    return scores[ids] + gumbel_of(token_bits(key, ids.to(torch.int32)))
+    return scores[ids] + gumbel_of(token_bits(key, (ids if names is None else names[ids]).to(torch.int32)))
 
 
 def _ids_from(scores: Float[Tensor, " vocab"], lowest: float) -> Int[Tensor, " n"]:

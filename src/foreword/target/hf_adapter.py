@@ -128,7 +128,7 @@ class HFDecoder:
     ) -> None:
         """Draws, logits and likeliest tokens from the rows of the head."""
         row_of = {node: row for row, node in enumerate(rows)}
-        output.choices = draw_tokens(logits, need.draws, row_of)
+        output.choices = draw_tokens(logits, need.draws, row_of, need.names)
         if need.logits:
             output.logits = logits[[row_of[node] for node in need.logits]]
         if top_nodes:
