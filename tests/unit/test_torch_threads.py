@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from foreword.runtime.torch_threads import torch_threads
+from foreword.runtime.torch_threads import TorchThreads
 from foreword.sampling.params import SamplingParams
 from tests.support.toy_decoder import ToyDecoder
 from tests.support.toy_engine import make_engine, run
@@ -18,15 +18,12 @@ def _three_threads():
 
 
 def test_afterwards_all_is_as_before():
-    with torch_threads(1):
-        assert torch.get_num_threads() == 1
-        with torch_threads(2):
-            assert torch.get_num_threads() == 2
+    with TorchThreads(1):
         assert torch.get_num_threads() == 1
     assert torch.get_num_threads() == 3
-    with torch_threads(None):
+    with TorchThreads(None):
         assert torch.get_num_threads() == 3
-    with pytest.raises(KeyError), torch_threads(1):
+    with pytest.raises(KeyError), TorchThreads(1):
         raise KeyError
     assert torch.get_num_threads() == 3
 

@@ -14,7 +14,7 @@ from foreword.engine.request import Request
 from foreword.engine.stats import EngineStats
 from foreword.engine.step import StepParts, StepRecord, StepTimes, speculative_step
 from foreword.errors import CapacityError
-from foreword.runtime.torch_threads import torch_threads
+from foreword.runtime.torch_threads import TorchThreads
 
 logger = logging.getLogger(__name__)
 
@@ -42,7 +42,7 @@ class Engine:
         learns_from_all = bool(parts.drafter.need.taps) or parts.drafter.need.hidden
         self.idle = IdleRegions(parts.target.cache, 0 if learns_from_all else num_idle)
         self.lock = threading.RLock()  # held while requests change
-        self._torch_threads = 1 if parts.target.decoder.has_own_threads else None
+        self._torch_threads = TorchThreads(1 if parts.target.decoder.has_own_threads else None)
 
     def add(self, request: Request) -> None:
         """Queue a request."""
@@ -55,7 +55,7 @@ class Engine:
 
         Raises what ends a whole pass or keeps a request from starting, whoever's it is: see `advance`.
         """
-        with self.lock, torch_threads(self._torch_threads):
+        with self.lock, self._torch_threads:
             self._admit()
             batch = self._select()
             if not batch:

@@ -25,6 +25,7 @@ from torch import Tensor
 from foreword.errors import ConfigError
 from foreword.files import write_whole
 from foreword.runtime.base import Decoder, KVCache, Need, PassOutput
+from foreword.runtime.torch_threads import TorchThreads
 from foreword.sampling.params import Warp
 from foreword.sampling.sampler import Draw
 from foreword.train.self_distill import Answer, is_usable
@@ -187,8 +188,10 @@ def extract_features(
     num_tokens, num_done = sum(len(answer.token_ids) for answer in todo), 0
     batch: list[Answer] = []
     rows: list[PassRows] = []
+    threads = TorchThreads(1 if decoder.has_own_threads else None)
     for group in _groups(todo):
-        rows += _read_group(decoder, cache, group, store.taps)
+        with threads:
+            rows += _read_group(decoder, cache, group, store.taps)
         batch += group
         if time.monotonic() >= deadline_s and is_usable(answers[: len(store.entries) + len(batch)]):
             break
