@@ -9,6 +9,7 @@ import torch
 
 from foreword.checkpoint.trained import trained_drafter
 from foreword.config import DraftConfig
+from foreword.draft.base import BaseDrafter, known_ids
 from foreword.draft.cascade import CascadeDrafter
 from foreword.draft.eagle import reader as reader_module
 from foreword.draft.eagle.drafter import EagleDrafter
@@ -18,7 +19,9 @@ from foreword.draft.eagle.load import id_map, taps_of
 from foreword.draft.ngram import NgramDrafter
 from foreword.draft.registry import make_drafter
 from foreword.engine.controller import FixedController
+from foreword.engine.engine import Engine
 from foreword.engine.request import Request
+from foreword.engine.step import StepParts
 from foreword.errors import CheckpointError, ConfigError, ModelNotFoundError, UnsupportedModelError
 from foreword.runtime.base import Need
 from foreword.runtime.torch_runtime import TorchRuntime
@@ -28,6 +31,7 @@ from foreword.target.target import Target
 from foreword.tree.draft_tree import DraftTree
 from foreword.tree.pack import pack
 from foreword.tree.shapes import from_paths
+from foreword.verify.base import Matching
 from tests.support.drafters import Checked
 from tests.support.eagle_heads import head_config, head_tensors, network, reference_layer, save_head
 from tests.support.tiny_chat import write_tiny_chat
@@ -77,7 +81,7 @@ def features_of(token_ids, taps):
 
 
 class Oracle:
-    """What a network says after a text, in plain torch: all pairs from the beginning, for every guess anew."""
+    """What a network says after a text, in plain torch: all pairs from a position on, for every guess anew."""
 
     def __init__(self, folder, taps):
         self.files, self.taps = EagleFiles(folder), taps
@@ -85,9 +89,9 @@ class Oracle:
         self.ids = id_map(self.files, TARGET.vocab_size)
         self.embedding = WEIGHTS.tensor("embed.weight").double()
 
-    def states(self, text, path):
+    def states(self, text, path, begin=0):
         """States of the text's pairs and of those drafted after it."""
-        features, tokens = features_of(text[:-1], self.taps), [*text[1:], *path]
+        features, tokens = features_of(text[:-1], self.taps)[begin:], [*text[begin + 1 :], *path]
         fc, bias = self.tensors["fc.weight"], self.tensors.get("fc.bias", 0.0)
         if self.taps:
             inputs = features @ fc.T
@@ -104,9 +108,9 @@ class Oracle:
                 features = torch.cat((features, states[-1:]))
         return states
 
-    def probs_after(self, text, path):
+    def probs_after(self, text, path, begin=0):
         """Distribution over the target's tokens after the text and a drafted path."""
-        state = self.states(text, path)[-1]
+        state = self.states(text, path, begin)[-1]
         if not self.taps:
             return (self.embedding @ state).softmax(-1)
         normed = state * torch.rsqrt(state.pow(2).mean() + TARGET.norm_eps) * self.tensors["norm.weight"]
@@ -122,13 +126,18 @@ class ComparedWithOracle(Checked):
     def __init__(self, drafter, oracle, eagle=None):
         super().__init__(drafter)
         self.oracle, self.eagle, self.num_compared = oracle, eagle or drafter, 0
+        self.begins = []  # of each proposal, the position of the first pair that the layer knows
 
     def propose(self, requests, plans):
         trees = super().propose(requests, plans)
         for request, tree in zip(requests, trees, strict=True):
+            place = self.eagle.reader._places[request.request_id]
+            begin = place.num_read - place.num_rows
+            if tree.num_drafted:
+                self.begins.append(begin)
             for node in range(tree.num_known, tree.num_nodes):
                 path = [tree.token_ids[n] for n in tree.path_to(node) if n >= tree.num_known]
-                probs = self.oracle.probs_after(request.token_ids, path[:-1])
+                probs = self.oracle.probs_after(request.token_ids, path[:-1], begin)
                 parent = tree.accept_probs[tree.parents[node]]
                 assert tree.accept_probs[node] == pytest.approx(parent * float(probs[path[-1]]), rel=1e-4)
                 if tree.is_chain:
@@ -137,7 +146,7 @@ class ComparedWithOracle(Checked):
         cache = self.eagle.reader.cache
         for request in requests:  # nothing of a rollout stays, and no pair is missing that the text has
             place = self.eagle.reader._places[request.request_id]
-            assert cache.length(place.slot) == place.num_read <= max(request.kv_len, 0)
+            assert cache.length(place.slot) == place.num_rows <= place.num_read <= max(request.kv_len, 0)
         return trees
 
 
@@ -155,7 +164,7 @@ class Rhythm(FixedController):
 
 @pytest.mark.parametrize("width", [1, 3])
 def test_a_proposal_is_what_the_network_says_of_the_text(kind_and_folder, width):
-    """Whatever the steps before were: accepted drafts or none, plain steps, a prompt read in chunks."""
+    """Whatever the steps before were: accepted drafts or none, plain steps that it does not see, a prompt read in chunks."""
     kind, folder = kind_and_folder
     if (kind, width) == ("eagle", 1):
         pytest.skip("a chain of eagle is a chain of eagle2")
@@ -165,6 +174,8 @@ def test_a_proposal_is_what_the_network_says_of_the_text(kind_and_folder, width)
     object.__setattr__(engine.parts, "controller", Rhythm(5, "test", 4))
     run(engine, PROMPTS[:2], [SamplingParams(max_tokens=10)] * 2)
     assert compared.num_compared > 10
+    assert 0 in compared.begins, "nothing is left out of a short text"
+    assert max(compared.begins) > 0, "after steps that it has not seen it begins anew"
 
 
 @pytest.mark.parametrize("options", [{}, {"temperature": 0.8, "seed": 3}, {"repetition_penalty": 1.3}], ids=repr)
@@ -216,14 +227,52 @@ def test_a_network_that_knows_the_text_is_right(kind, tmp_path):
     assert request.stats.accepted_tokens >= 0.95 * request.stats.drafted_tokens > 15
 
 
-def test_long_prompts_are_read_ahead_in_chunks(monkeypatch, tmp_path_factory):
-    monkeypatch.setattr(reader_module, "CHUNK", 5)
+def test_of_a_long_text_the_last_pairs_are_read(monkeypatch, tmp_path_factory):
+    """Of a prompt, however it is cut in chunks; and of what went by while another drafted."""
+    monkeypatch.setattr(reader_module, "WINDOW", 5)
+    folder = folder_of(tmp_path_factory, "eagle3")
+    prompt = [(7 * i) % 97 for i in range(38)]
+    for chunk, first in ((9, 31), (2, 31), (50, 33)):
+        drafter = drafter_of("eagle3", folder, draft_tree_width=1)
+        compared = ComparedWithOracle(drafter, Oracle(folder, drafter.need.taps))
+        run(make_engine(DECODER, compared, num_nodes=2, prefill_chunk=chunk), [prompt], [SamplingParams(max_tokens=4)])
+        assert compared.num_compared > 2
+        assert set(compared.begins) == {first}
+        assert 5 <= len(prompt) - first <= 10
+
+
+class Seldom(BaseDrafter):
+    """A drafter that is asked every so many steps, and sees all of them."""
+
+    def __init__(self, inner, every):
+        self.inner, self.every, self.num_asked = inner, every, 0
+        self.need, self.name = replace(inner.need, can_miss=False), inner.name
+
+    def start(self, request):
+        self.inner.start(request)
+
+    def stop(self, request):
+        self.inner.stop(request)
+
+    def observe(self, *args):
+        self.inner.observe(*args)
+
+    def propose(self, requests, plans):
+        self.num_asked += 1
+        if self.num_asked % self.every:
+            return [DraftTree.chain(known_ids(r, plan)) for r, plan in zip(requests, plans, strict=True)]
+        return self.inner.propose(requests, plans)
+
+
+def test_what_waits_long_is_left_out(monkeypatch, tmp_path_factory):
+    monkeypatch.setattr(reader_module, "WINDOW", 4)
     folder = folder_of(tmp_path_factory, "eagle3")
     drafter = drafter_of("eagle3", folder, draft_tree_width=1)
     compared = ComparedWithOracle(drafter, Oracle(folder, drafter.need.taps))
-    prompt = [(7 * i) % 97 for i in range(38)]
-    run(make_engine(DECODER, compared, num_nodes=2, prefill_chunk=9), [prompt], [SamplingParams(max_tokens=4)])
-    assert compared.num_compared > 2
+    run(make_engine(DECODER, Seldom(compared, 12), num_nodes=2), [PROMPTS[0]], [SamplingParams(max_tokens=50)])
+    gaps = [b - a for a, b in zip(compared.begins, compared.begins[1:], strict=False)]
+    assert len(gaps) >= 2
+    assert all(gap >= 4 for gap in gaps), "each proposal comes after more than twice the window"
 
 
 def test_in_a_cascade_it_sees_what_others_proposed(tmp_path_factory):
@@ -240,29 +289,48 @@ def test_in_a_cascade_it_sees_what_others_proposed(tmp_path_factory):
         assert own.num_compared > 10
 
 
-@pytest.mark.parametrize("prompt_len", [20, 30, 31, 40])
-def test_a_shorter_context_ends_drafting_and_nothing_else(prompt_len, tmp_path):
+@pytest.mark.parametrize("prompt_len", [5, 20, 31, 40])
+def test_at_its_contexts_end_it_begins_anew(prompt_len, tmp_path):
     folder = save_head(tmp_path, head_config(TARGET, True, max_position_embeddings=32), head_tensors(TARGET, True))
-    drafter = Checked(drafter_of("eagle3", folder))
+    drafter = drafter_of("eagle3", folder, draft_tree_width=1, draft_tree_depth=3)
+    compared = ComparedWithOracle(drafter, Oracle(folder, drafter.need.taps))
     positions = []
-    decoder = drafter.drafter.reader.decoder
-    inner = decoder.forward
-    decoder.forward = lambda batch, *rest: positions.extend(batch.positions.tolist()) or inner(batch, *rest)
-    prompt, params = [i % 90 for i in range(prompt_len)], [SamplingParams(max_tokens=8)]
+    inner = drafter.reader.decoder.forward
+    drafter.reader.decoder.forward = lambda batch, *rest: (
+        positions.extend(batch.positions.tolist()) or inner(batch, *rest)
+    )
+    prompt, params = [i % 90 for i in range(prompt_len)], [SamplingParams(max_tokens=50)]
     (plain,) = run(make_engine(DECODER), [prompt], params)
-    (request,) = run(make_engine(DECODER, drafter, num_nodes=6), [prompt], params)
+    (request,) = run(make_engine(DECODER, compared, num_nodes=3), [prompt], params)
     assert request.new_ids == plain.new_ids
-    assert max(positions, default=0) < 32
-    assert (drafter.num_drafted > 0) == (prompt_len < 32)
+    assert max(positions) < 32
+    assert len(set(compared.begins)) >= 2
+    assert len(compared.begins) > 10, "it drafts on all the way"
 
 
-def test_a_text_whose_beginning_it_did_not_see_is_not_drafted_for(kind_and_folder):
-    drafter = drafter_of(*kind_and_folder)
-    request = Request([1, 2, 3, 4], SamplingParams(max_tokens=4), context_len=64)
-    request.kv_len = 3
-    drafter.start(request)
-    assert drafter.reader.room(request) == 0
-    drafter.stop(request)
+def answer(engine, prompt):
+    request = Request(list(prompt), SamplingParams(max_tokens=8), context_len=512)
+    engine.add(request)
+    while not request.is_finished:
+        engine.step()
+    return request
+
+
+def test_a_text_whose_beginning_it_did_not_see_is_drafted_for_after_a_pass(kind_and_folder):
+    """As where a conversation goes on in a region that is there already."""
+    kind, folder = kind_and_folder
+    drafter = drafter_of(kind, folder, draft_tree_width=1, draft_tree_depth=2)
+    compared = ComparedWithOracle(drafter, Oracle(folder, drafter.need.taps))
+    parts = StepParts(FixedController(3, "test"), compared, Target(DECODER), Matching())
+    engine = Engine(parts, 1, num_idle=1)
+    first = answer(engine, PROMPTS[0])
+    longer = [*first.token_ids, 4, 9]
+    num_compared, compared.begins = compared.num_compared, []
+    second = answer(engine, longer)
+    (plain,) = run(make_engine(DECODER), [longer], [SamplingParams(max_tokens=8)])
+    assert second.new_ids == plain.new_ids
+    assert compared.num_compared > num_compared
+    assert min(compared.begins) >= len(first.token_ids) - 1, "what was read before it began is not read again"
 
 
 @pytest.mark.parametrize("options", [{}, {"norm_before_residual": True}, {"norm_output": True}], ids=repr)

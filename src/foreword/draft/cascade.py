@@ -65,13 +65,15 @@ class CascadeDrafter(BaseDrafter):
     def propose(self, requests: Sequence[RequestView], plans: Sequence[Plan]) -> list[DraftTree]:
         """The first worthwhile proposal of each request, or all of them merged."""
         for request, plan in zip(requests, plans, strict=True):
-            self._proposals[request.request_id] = [DraftTree.chain(known_ids(request, plan)) for _ in self.drafters]
-        open_indexes = list(range(len(requests)))
+            self._proposals[request.request_id] = [DraftTree.chain(known_ids(request, plan))] * len(self.drafters)
+        open_indexes = [index for index, plan in enumerate(plans) if plan.num_nodes]
         for turn, drafter in enumerate(self.drafters):
             open_indexes = [i for i in open_indexes if plans[i].allows(turn)]
+            if not open_indexes:
+                break
             asked = [requests[i] for i in open_indexes]
             shares = [self._share(requests[i], plans[i], turn) for i in open_indexes]
-            for request, tree in zip(asked, drafter.propose(asked, shares) if asked else [], strict=True):
+            for request, tree in zip(asked, drafter.propose(asked, shares), strict=True):
                 self._proposals[request.request_id][turn] = tree
             open_indexes = [i for i in open_indexes if not self._is_settled(requests[i], turn)]
         return [self._chosen(request) for request in requests]
@@ -137,10 +139,12 @@ class CascadeDrafter(BaseDrafter):
             top_rows = None if nodes == top_nodes else [row_of[node] for node in nodes]
             top_ids, top_logprobs = own(output.top_ids, top_rows), own(output.top_logprobs, top_rows)
         taps = own(output.taps)
+        if taps is not None and need.taps != self.need.taps:
+            taps = taps[:, [self.need.taps.index(tap) for tap in need.taps]] if need.taps else None
         return PassOutput(
             top_ids=top_ids[:, : need.top_k] if top_ids is not None else None,
             top_logprobs=top_logprobs[:, : need.top_k] if top_logprobs is not None else None,
-            taps=taps[:, [self.need.taps.index(tap) for tap in need.taps]] if taps is not None and need.taps else None,
+            taps=taps,
             hidden=own(output.hidden) if need.hidden else None,
         )
 

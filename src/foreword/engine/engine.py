@@ -38,8 +38,9 @@ class Engine:
         self.batch_size = batch_size
         self.waiting: deque[Request] = deque()
         self.running: list[Request] = []
-        # A drafter that learns from hidden states has to see every position read.
-        learns_from_all = bool(parts.drafter.need.taps) or parts.drafter.need.hidden
+        # A drafter that learns from hidden states has to see every position read, unless it can do without some.
+        need = parts.drafter.need
+        learns_from_all = (bool(need.taps) or need.hidden) and not need.can_miss
         self.idle = IdleRegions(parts.target.cache, 0 if learns_from_all else num_idle)
         self.lock = threading.RLock()  # held while requests change
         self._torch_threads = TorchThreads(1 if parts.target.decoder.has_own_threads else None)

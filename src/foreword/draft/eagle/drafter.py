@@ -51,7 +51,7 @@ class EagleDrafter(BaseDrafter):
     def __init__(self, network: EagleNetwork, config: DraftConfig) -> None:
         self.name = config.method
         self.reader = network.reader
-        self.need = DraftNeed(taps=network.taps, hidden=not network.taps)
+        self.need = DraftNeed(taps=network.taps, hidden=not network.taps, can_miss=True)
         width = config.draft_tree_width or setting(network.settings, "draft_tree_width")
         self.default_num_nodes = setting(network.settings, "num_speculative_tokens")
         self.autoregression = Autoregression(
@@ -86,7 +86,7 @@ class EagleDrafter(BaseDrafter):
         """Collect the features of what was committed."""
         features = output.hidden if output.taps is None else output.taps
         assert features is not None, "features were asked for"
-        self.reader.observe(requests, verdicts, batch.starts, features)
+        self.reader.observe(requests, verdicts, batch, features)
 
 
 def setting(card: Any, name: str) -> int:
