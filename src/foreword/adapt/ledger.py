@@ -10,8 +10,8 @@ No draft adds more than that to a pass, and without credit it decodes plainly, w
 requests together owe more than 1 %, only those draft that are ahead themselves. So whatever the drafter or the text, neither one long
 request nor many short ones end more than 2 % behind plain decoding.
 
-What was saved lately, up to the time of 32 plain steps, is there to be tried with: out of it a request may owe 2 % of the time it has taken
-more. All that hopeless texts can lose beyond the bound after a lucky one are those 32 steps, which the lucky one has brought.
+What was saved lately, up to the time of 32 plain steps, is there to be tried with: out of it a request may owe 2 % of its time
+more, of that to come as well: a beginning costs most. All that hopeless texts can lose beyond the bound after a lucky one are those 32 steps, which the lucky one has brought.
 """
 
 from dataclasses import dataclass
@@ -39,8 +39,8 @@ class Ledger:
 
     def credit_s(self, to_come_s: float = 0.0, spare_s: float = 0.0) -> float:
         """What may still be lost, where so much time is still to come and others have so much to spare; below 0: overdrawn."""
-        allowed_s = ALLOWED * (self.taken_s + to_come_s) + min(_BACKED * self.taken_s, spare_s)
-        return self.saved_s + allowed_s + _GRACE_S
+        time_s = self.taken_s + to_come_s
+        return self.saved_s + ALLOWED * time_s + min(_BACKED * time_s, spare_s) + _GRACE_S
 
 
 def charges(num_drafted: list[int], plain_s: float, taken_s: float) -> list[float]:
