@@ -10,8 +10,9 @@ No draft adds more than that to a pass, and without credit it decodes plainly, w
 requests together owe more than 1 %, only those draft that are ahead themselves. So whatever the drafter or the text, neither one long
 request nor many short ones end more than 2 % behind plain decoding.
 
-What was saved lately, up to the time of 32 plain steps, is there to be tried with: out of it a request may owe 2 % of its time
-more, of that to come as well: a beginning costs most. All that hopeless texts can lose beyond the bound after a lucky one are those 32 steps, which the lucky one has brought.
+What was saved lately, up to the time of 32 plain steps, is there to be tried with: out of it a request may owe 2 % of its time more, of
+that to come as well, since a beginning costs most. All that hopeless texts can lose beyond the bound after a lucky one are those 32
+steps, which the lucky one has brought.
 """
 
 from dataclasses import dataclass
