@@ -47,7 +47,7 @@ class MedusaDrafter(BaseDrafter):
     """
 
     name = "medusa"
-    need = DraftNeed(hidden=True)
+    need = DraftNeed(hidden=True, can_miss=True)
 
     def __init__(self, network: MedusaNetwork, config: DraftConfig) -> None:
         self.network, self._width = network, config.draft_tree_width
