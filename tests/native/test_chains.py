@@ -114,3 +114,20 @@ def test_chains_that_do_not_fit_are_refused(model, chains, reason):
     cache.open(16)
     with pytest.raises(KernelError, match=reason):
         model.decoder.draft_chains(chains, cache)
+
+
+@pytest.mark.parametrize("shape", [{"allowed_token_ids": (8,)}, {"logit_bias": {8: 120.0}}, {}], ids=str)
+def test_a_comb_keeps_guesses_that_stand_alone(shape, files, model, monkeypatch):
+    """Where a request leaves one candidate it is as good a guess as in a full tree."""
+    params = SamplingParams(max_tokens=24, ignore_eos=True, **shape)
+    config = config_of("comb", files, 6)
+    accepted = []
+    for are_combs in (True, False):
+        with monkeypatch.context() as patch:
+            if not are_combs:
+                patch.setattr(Autoregression, "_are_combs", lambda *_: False)
+            (result,) = LLM(model, config, policy="fixed").generate([PROMPTS[0]], params)
+        accepted.append(result.stats.accepted_tokens)
+    if shape:
+        assert accepted == [19, 19]
+    assert accepted[0] >= 0.9 * accepted[1]

@@ -407,3 +407,18 @@ def test_reasons_are_in_words():
     (fitted,), (kept,) = controller.fit([request], [plan], [weak])
     assert kept.num_drafted == 0
     assert "no node pays" in fitted.reason
+
+
+@pytest.mark.parametrize(
+    ("drafter", "grows"), [("suffix,eagle3=x", False), ("medusa", False), ("suffix,draft_model=x", True)]
+)
+def test_a_first_question_is_as_dear_as_what_is_read_for_it(drafter, grows):
+    """A draft model reads the whole text, a layer on the target's states what is near."""
+    controller = AdaptiveController(costs(), 8, drafter)
+    book, short, long = controller._book(FakeRequest.make()), FakeRequest.make(1), FakeRequest.make(2)
+    long.kv_len = 5000
+    asked = [controller._question_s(request, book) for request in (short, long)]
+    assert asked[0] > 0
+    assert (asked[1] > 10 * asked[0]) == grows
+    if not grows:
+        assert asked[1] < 1.1 * asked[0]

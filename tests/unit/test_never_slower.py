@@ -14,6 +14,7 @@ from foreword.adapt.controller import AdaptiveController
 from foreword.adapt.cost import PassCosts
 from foreword.bench.intervals import ratio_of, ratio_of_rates
 from foreword.config import DraftConfig
+from foreword.draft.base import BaseDrafter, DraftNeed, known_ids
 from foreword.draft.none import NoDrafter
 from foreword.draft.recycling import RecyclingDrafter
 from foreword.draft.suffix import SuffixDrafter
@@ -23,6 +24,7 @@ from foreword.engine.engine import Engine
 from foreword.engine.step import StepParts
 from foreword.sampling.params import SamplingParams
 from foreword.target.target import Target
+from foreword.tree.draft_tree import DraftTree
 from foreword.verify.base import Matching
 from tests.support.toy_decoder import ToyDecoder
 from tests.support.toy_engine import run
@@ -294,3 +296,45 @@ def test_the_interval_of_a_ratio_covers_it():
     pairs = [(3.0, 2.0), (1.0, 1.0), (5.0, 2.5)]
     both = ratio_of_rates([1.0] * 3, [p for _, p in pairs], [1.0] * 3, [p for p, _ in pairs])
     assert (both.low, both.high) == (ratio_of(pairs).low, ratio_of(pairs).high), "the same drawings everywhere"
+
+
+class Seeing(BaseDrafter):
+    """Reads the target's states: it can guess only after a pass that it has seen. Its guesses are good in the end."""
+
+    def __init__(self, script, num_vain) -> None:
+        self.script, self.num_vain, self.asked, self._seen = script, num_vain, [], -1
+        self.need, self.name = DraftNeed(hidden=False, can_miss=True), "eagle3"
+
+    def start(self, request): ...
+
+    def stop(self, request): ...
+
+    def observe(self, requests, *_):
+        self._seen = len(requests[0].token_ids)
+
+    def propose(self, requests, plans):
+        (request,), (plan,) = requests, plans
+        known = known_ids(request, plan)
+        if not plan.num_nodes:
+            return [DraftTree.chain(known)]
+        self.asked.append(can_guess := self._seen == len(request.token_ids))
+        num_done = len(request.token_ids)
+        if not can_guess or len(self.asked) <= self.num_vain:
+            return [DraftTree.chain(known)]
+        return [DraftTree.chain(known, [self.script[(num_done - 1 + i) % len(self.script)] for i in range(3)])]
+
+
+def test_who_needs_to_see_a_pass_is_asked_again_after_it(monkeypatch):
+    """A question after steps that it has not seen brings nothing, and that says nothing: the next one does."""
+    script = [3, 1, 4, 1, 5, 9, 2, 6]
+    clock = Clock()
+    for module in (engine_module, own_time):
+        monkeypatch.setattr(module, "time", SimpleNamespace(perf_counter=clock.perf_counter))
+    controller = AdaptiveController(costs(), NUM_NODES, "eagle3")
+    drafter = Seeing(script, num_vain=20)
+    engine = Engine(StepParts(controller, drafter, TimedTarget(ScriptDecoder(script, VOCAB), clock, 1), Matching()), 1)
+    (request,) = run(engine, prompts(1, 8), ask(1, 200))
+    blind = [i for i, can_guess in enumerate(drafter.asked) if not can_guess]
+    assert len(blind) >= 2, "it does rest"
+    assert all(drafter.asked[i + 1] for i in blind if i + 1 < len(drafter.asked)), "and is asked twice then"
+    assert request.stats.accepted_tokens > 60, "so it comes back"

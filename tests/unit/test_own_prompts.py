@@ -22,7 +22,7 @@ def llm(tmp_path_factory) -> LLM:
 def ends_soon(llm, monkeypatch):
     """A random model says its end token hardly ever: here half of the vocabulary ends what it says."""
     prefix_ids, _ = user_turn(llm)
-    monkeypatch.setattr(own_prompts, "user_turn", lambda _: (prefix_ids, tuple(range(100, 250))))
+    monkeypatch.setattr(own_prompts, "user_turn", lambda _: (prefix_ids, {"stop_token_ids": tuple(range(100, 250))}))
     monkeypatch.setattr(own_prompts, "_CHUNK", 16)
     monkeypatch.setattr(own_prompts, "_LEAST_CHARS", 2)
 
@@ -32,13 +32,24 @@ def nothing(*_):
 
 
 def test_the_prefix_and_what_ends_it_are_those_of_the_template(llm):
-    prefix_ids, stop_ids = user_turn(llm)
+    prefix_ids, end = user_turn(llm)
     whole = llm.encode([{"role": "user", "content": "hello"}])
     hello = llm.tokenizer.encode("hello", add_special_tokens=False)
     rest = whole[len(prefix_ids) + len(hello) :]
     assert whole[: len(prefix_ids)] == prefix_ids
     assert whole[len(prefix_ids) : len(prefix_ids) + len(hello)] == hello
-    assert stop_ids == tuple(rest[:1])
+    assert rest[0] in llm.tokenizer.special_ids
+    assert end == {"stop_token_ids": tuple(rest[:1])}
+
+
+def test_where_a_text_ends_what_a_user_says_it_is_no_part_of_it(llm, monkeypatch):
+    def render_chat(messages, *_, **__):
+        return f"[INST] {messages[0]['content']} [/INST]"
+
+    monkeypatch.setattr(llm.tokenizer, "render_chat", render_chat)
+    prefix_ids, end = user_turn(llm)
+    assert llm.tokenizer.decode(prefix_ids) == "[INST] "
+    assert end == {"stop": ("[/INST]",)}
 
 
 @pytest.mark.usefixtures("ends_soon")
@@ -52,12 +63,12 @@ def test_what_it_writes_are_different_prompts_that_ended(llm, tmp_path):
 
 
 @pytest.mark.usefixtures("ends_soon")
-@pytest.mark.parametrize("damage", [b"", b'{"id": "own_prompts/9', "later"])
+@pytest.mark.parametrize("damage", [b"", b'{"id": "own_prompts/9'])
 def test_who_is_killed_goes_on_as_if_nothing_had_been(llm, tmp_path, damage):
     write_own_prompts(llm, tmp_path / "whole.jsonl", 6, 0, nothing)
     write_own_prompts(llm, tmp_path / "parts.jsonl", 3, 0, nothing)
     with (tmp_path / "parts.jsonl").open("ab") as file:
-        file.write(damage if isinstance(damage, bytes) else b"")
+        file.write(damage)
     write_own_prompts(llm, tmp_path / "parts.jsonl", 6, 0, nothing)
     assert (tmp_path / "parts.jsonl").read_bytes() == (tmp_path / "whole.jsonl").read_bytes()
 

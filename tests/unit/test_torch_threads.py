@@ -1,5 +1,7 @@
 """Beside a runtime with threads of its own, torch does its share of a step on one thread."""
 
+import threading
+
 import pytest
 import torch
 
@@ -46,4 +48,36 @@ def test_a_step_leaves_its_cores_to_the_runtime(has_own_threads, expected):
     with pytest.raises(RuntimeError):
         run(engine, [[1, 2, 3]], [SamplingParams(max_tokens=9)])
     assert seen == [expected] * 6
+    assert torch.get_num_threads() == 3
+
+
+def test_blocks_of_several_threads_may_overlap():
+    """The second one begins inside the first and ends after it: neither leaves its number behind."""
+    second_in, first_out, found = threading.Event(), threading.Event(), {}
+
+    def first():
+        torch.ones(1)
+        with TorchThreads(1):
+            begun.set()
+            second_in.wait(10)
+        found["first"] = torch.get_num_threads()
+        first_out.set()
+
+    def second():
+        begun.wait(10)
+        with TorchThreads(1):
+            second_in.set()
+            first_out.wait(10)
+        found["second"] = torch.get_num_threads()
+
+    begun = threading.Event()
+    threads = [threading.Thread(target=target) for target in (first, second)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    later = threading.Thread(target=lambda: found.__setitem__("later", torch.get_num_threads()))
+    later.start()
+    later.join()
+    assert found == {"first": 3, "second": 3, "later": 3}
     assert torch.get_num_threads() == 3

@@ -20,9 +20,11 @@ from foreword.runtime.base import Need
 from foreword.sampling.params import SamplingParams
 from foreword.train import eagle3
 from foreword.train.batches import BatchOrder, Position, collate, places
+from foreword.train.checkpoint import Progress, load_checkpoint, save_checkpoint
 from foreword.train.features import Entry, FeatureStore, extract_features
 from foreword.train.loop import LoopOptions, Trainer
 from foreword.train.method import Losses, Measures
+from foreword.train.optimiser import optimiser_of
 from foreword.train.pays import Speeds, measure_speeds
 from foreword.train.self_distill import (
     HELD_OUT,
@@ -344,12 +346,30 @@ def test_the_command_leaves_a_drafter_with_its_card(tmp_path, capsys, wide_split
     assert times["loading"] > 0, "loading belongs to the budget"
 
 
+def test_a_run_from_before_there_were_several_optimisers_goes_on_or_says_why_not(tmp_path):
+    module = torch.nn.Linear(4, 4)
+    optimiser = optimiser_of(
+        [{"params": [module.weight], "is_inner": False}, {"params": [module.bias], "is_inner": False}], 0.1
+    )
+    module(torch.ones(1, 4)).sum().backward()
+    optimiser.step()
+    save_checkpoint(tmp_path / "c.pt", module, optimiser, Progress(step=3), {"seed": 0})
+    state = torch.load(tmp_path / "c.pt", weights_only=True)
+    (state["optimiser"],) = state["optimiser"]["parts"]
+    torch.save(state, tmp_path / "c.pt")
+    assert load_checkpoint(tmp_path / "c.pt", module, optimiser, {"seed": 0, "optimiser": "adamw"}).step == 3
+    with pytest.raises(ConfigError, match="moved by adamw, here it would be muon"):
+        load_checkpoint(tmp_path / "c.pt", module, optimiser, {"seed": 0, "optimiser": "muon"})
+
+
 def test_who_has_no_prompts_lets_the_model_write_them_once(tmp_path, capsys, wide_split, monkeypatch):
     from foreword.cli.main import main
     from foreword.train import own_prompts
 
     user_turn = own_prompts.user_turn  # a random model hardly ever ends: here half of the vocabulary does
-    monkeypatch.setattr(own_prompts, "user_turn", lambda llm: (user_turn(llm)[0], tuple(range(100, 250))))
+    monkeypatch.setattr(
+        own_prompts, "user_turn", lambda llm: (user_turn(llm)[0], {"stop_token_ids": tuple(range(100, 250))})
+    )
     monkeypatch.setattr(own_prompts, "_LEAST_CHARS", 2)
     monkeypatch.setattr(own_prompts, "_CHUNK", 16)
     monkeypatch.setattr(sys.modules["foreword.cli.train"], "_OWN_SHARE", 10.0)  # all of them, however slow the machine
@@ -375,6 +395,9 @@ def test_who_has_no_prompts_lets_the_model_write_them_once(tmp_path, capsys, wid
     assert main([*arguments, "--own-prompts", "24"]) == 0, "goes on with the same"
     assert "the model writes prompts" not in capsys.readouterr().err
     assert (out / "data" / "own_prompts.jsonl").read_bytes() == written
+    (out / "data" / "own_prompts.jsonl").unlink()
+    assert main([*arguments, "--own-prompts", "24"]) == 2
+    assert "were made without prompts of the model's own" in capsys.readouterr().err
 
 
 def test_a_run_needs_prompts_of_some_kind(tmp_path, capsys):

@@ -57,19 +57,26 @@ class Book:
     num_plain: int = 0  # steps in a row without drafted nodes
     num_vain: int = 0  # steps in a row that asked, and nothing of what came was worth reading
     wait: int = 0  # steps before asking again for that
+    was_off: bool = False  # the last step asked nobody, so a drafter that reads the target's states has not seen it
 
     @property
     def is_due(self) -> bool:
         """Whether it is time to read something again, though no node pays."""
         return self.num_plain >= self.gap
 
-    def count_step(self, num_drafted: int, was_asked: bool, was_dear: bool, saved_s: float) -> None:
-        """A step is over: nodes read, whether a drafter was asked, whether that took a model's time, what was saved."""
+    def count_step(
+        self, num_drafted: int, was_asked: bool, was_dear: bool, saved_s: float, was_blind: bool = False
+    ) -> None:
+        """A step is over: nodes read, whether a drafter was asked, whether that took a model's time, what was saved.
+
+        Nothing from a blind question, to a drafter that had not seen the pass before, says nothing: it sees this one.
+        """
         if was_dear:
             self.asking.count(saved_s)
         else:
             self.asking.num_without += 1
-        if was_asked:
+        self.was_off = not was_asked
+        if was_asked and not (was_blind and num_drafted == 0):
             self.num_vain = 0 if num_drafted else self.num_vain + 1
             self.wait = sum(self.num_vain >= limit for limit in _VAIN)
         elif self.wait:

@@ -19,7 +19,7 @@ from foreword.adapt.ledger import ALLOWED, Ledger, charges
 from foreword.adapt.own_time import OwnTime, counted
 from foreword.adapt.rest import MOST_STEPS, Rest
 from foreword.draft.base import Plan
-from foreword.draft.registry import num_looked_up
+from foreword.draft.registry import needs_to_see, num_looked_up, reads_near
 from foreword.engine.controller import FixedController
 from foreword.engine.request import Request
 from foreword.engine.step import StepRecord, StepTimes
@@ -31,6 +31,7 @@ _PROBE_NODES = 3
 _REMEMBER = 0.97
 _CHEAP = 0.08  # of a plain step: up to here the ledger alone says when to stop asking
 _UNKNOWN = 0.005  # of a plain pass, for each token of the text: what reading it is thought to take before it is known
+_NEAR = 64  # tokens of a text that a drafter reads which looks at what is near
 _TRUSTED = 8  # questions that cost next to nothing before that is taken for the rule
 _FADE = 0.01  # how fast a dear drafter's time is forgotten in steps that did without it
 _HORIZON = 64  # plain steps that a request may borrow against
@@ -61,6 +62,7 @@ class AdaptiveController:
         self.own = OwnTime()
         self._rest = Rest()
         self._num_looked_up = num_looked_up(drafter)  # what is still asked where a model's time does not come back
+        self._needs_to_see, self._reads_near = needs_to_see(drafter), reads_near(drafter)
         # Of the last steps, older ones counting less: tokens emitted, and those of plain steps in the same time.
         self._tokens = self._plain_tokens = 0.0
         self._lately = 1.0  # times what passes with drafted nodes should take, smoothed
@@ -166,7 +168,11 @@ class AdaptiveController:
         if book.asking.has_begun or (not self._begin_s and self._num_cheap >= _TRUSTED):
             return self._draft_s
         unknown_s = _UNKNOWN * self.costs.seconds([request.num_unread], [request.kv_len])
-        return (self._begin_s or unknown_s) * request.kv_len
+        return (self._begin_s or unknown_s) * self._begin_len(request)
+
+    def _begin_len(self, request: Request) -> int:
+        """Tokens that are read for a request's first guess."""
+        return min(request.kv_len, _NEAR) if self._reads_near else request.kv_len
 
     def _credit_s(self, request: Request, book: Book) -> float:
         """What drafting may still cost a request."""
@@ -209,7 +215,7 @@ class AdaptiveController:
             book = self._book(request)
             book.trust.add(0.0, 0.0, num_steps)
             book.num_plain += num_steps
-            book.wait = max(book.wait - num_steps, 0)
+            book.wait, book.was_off = max(book.wait - num_steps, 0), True
             book.asking.num_without += num_steps
             for ledger in (book.ledger, self._all):
                 ledger.add(num_steps, pass_s + self._host_s, taken_s)
@@ -255,19 +261,22 @@ class AdaptiveController:
         in_full = [plan.num_nodes > 0 and not plan.first_drafters for plan in record.plans]  # all drafters were asked
         was_dear = draft_s > _CHEAP * plain_s and any(in_full)
         begin = [
-            request.kv_len
+            self._begin_len(request)
             for request, plan in zip(requests, record.plans, strict=True)
             if was_dear and plan.num_nodes and not self._book(request).asking.has_begun
         ]
-        self._num_cheap += not was_dear and any(in_full)
+        blind = [self._needs_to_see and self._book(request).was_off for request in requests]
+        self._num_cheap += not was_dear and any(
+            full and not unseen for full, unseen in zip(in_full, blind, strict=True)
+        )
         if begin:
             self._begin_s = draft_s / sum(begin)
         elif any(plan.num_nodes for plan in record.plans):
             self._draft_s += (SMOOTH if was_dear else _FADE) * (draft_s - self._draft_s)
         self._tokens = _REMEMBER * self._tokens + sum(record.num_emitted)
         self._plain_tokens = _REMEMBER * self._plain_tokens + len(requests) * step_s / plain_s
-        for request, plan, is_full, tree, emitted, taken_s in zip(
-            requests, record.plans, in_full, record.trees, record.num_emitted, charged, strict=True
+        for request, plan, is_full, was_blind, tree, emitted, taken_s in zip(
+            requests, record.plans, in_full, blind, record.trees, record.num_emitted, charged, strict=True
         ):
             book, num_drafted = self._book(request), tree.num_drafted
             if not num_drafted:
@@ -276,7 +285,7 @@ class AdaptiveController:
             self._all.add(emitted, plain_s, taken_s)
             # Another's first question says nothing of what this request's own take.
             is_own = was_dear and is_full and (not begin or not book.asking.has_begun)
-            book.count_step(num_drafted, plan.num_nodes > 0, is_own, emitted * plain_s - taken_s)
+            book.count_step(num_drafted, plan.num_nodes > 0, is_own, emitted * plain_s - taken_s, was_blind)
 
     def _pass_s(self, sizes: Sequence[int], contexts: Sequence[int], taken_s: float) -> float:
         """What a pass with drafted nodes took, less the machine's moods, which are nobody's loss.

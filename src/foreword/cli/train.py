@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 # Written out, since the registry imports torch and --help must not; a test holds it to the registry.
 METHOD_NAMES = ("eagle3", "eagle", "medusa", "draft_model", "medusa2")
 _DATA, _TRAIN = "Data", "Training"
-_OWN_NAME = "own_prompts"
 _SOME_PROMPTS = 5000  # of its own: an answer of 200 tokens to each is a million tokens
 _OWN_SHARE = 0.1  # most of the budget that writing prompts may take
 _LEAST_LOOK_S, _LONGEST_LOOK_S = 1.0, 8.0  # at the speed, after the training
@@ -121,12 +120,12 @@ def train(
             check_can_write(option, folder)
     if own_prompts < 0 or not (prompts or own_prompts):
         raise ConfigError(
-            f"--own-prompts is {own_prompts} and there are {len(prompts or [])} files of --prompts; give prompts as files, or let "
-            f"the model write some, such as --own-prompts {_SOME_PROMPTS}"
+            f"--own-prompts is {own_prompts}, with {len(prompts or [])} files of --prompts; allowed: 0 or above, above 0 without files: "
+            f"let the model write some, such as --own-prompts {_SOME_PROMPTS}"
         )
     lines = [(path, line) for path in prompts or [] for line in read_prompts(path)]
     budget_s, eval_s = opt.parse_duration("--time-budget", time_budget), opt.parse_duration("--eval-every", eval_every)
-    licences = {_OWN_NAME: "written by the model itself", **_licences(licence or [])}
+    licences = _licences(licence or [])
 
     import torch
 
@@ -215,18 +214,27 @@ def _licences(options: list[str]) -> dict[str, str]:
     for option, (name, _, text) in zip(options, pairs, strict=True):
         if not name or not text:
             raise ConfigError(f"--licence is {option!r}; allowed: NAME=TEXT, the name of a prompts file without .jsonl")
-    return {name: text for name, _, text in pairs}
+    return {"own_prompts": "written by the model itself"} | {name: text for name, _, text in pairs}
 
 
 def _own_lines(llm: "LLM", num: int, data: Path, seed: int, reporter: "Reporter", most_s: float) -> list:
     """The prompts of the model's own, written once: those that were answered stay as they are."""
-    from foreword.train.own_prompts import write_own_prompts
+    from foreword.train.own_prompts import NAME, write_own_prompts
     from foreword.train.self_distill import AnswerStore
 
-    path = data / f"{_OWN_NAME}.jsonl"
-    if not (path.is_file() and AnswerStore(data).has_begun):
-        reporter.phase("the model writes prompts", most_s, "prompts")
-        write_own_prompts(llm, path, num, seed, reporter.data, time.monotonic() + most_s)
+    path = data / f"{NAME}.jsonl"
+    if AnswerStore(data).has_begun:
+        if not path.is_file():
+            raise ConfigError(
+                f"the answers in {data} were made without prompts of the model's own; go on without --own-prompts, or give "
+                f"another --data or --out"
+            )
+        return [(path, line) for line in read_prompts(path, num)]
+    reporter.phase("the model writes prompts", most_s, "prompts")
+    if not write_own_prompts(llm, path, num, seed, reporter.data, time.monotonic() + most_s):
+        raise ConfigError(
+            f"the model wrote no prompt in {most_s:.0f} s, a tenth of --time-budget; allow more time, or give --prompts"
+        )
     return [(path, line) for line in read_prompts(path, num)]
 
 

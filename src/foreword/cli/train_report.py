@@ -149,7 +149,9 @@ def kept_text(out: Path, data: Path | None) -> str:
     """What a run that was stopped leaves, and how it goes on."""
     data = data or out / "data"
     if not any(data.glob("answers/*.jsonl")):
-        return "there is no answer to keep yet; the same command begins anew"
+        own = data / "own_prompts.jsonl"
+        kept = f"the prompts so far are kept in {own}; the same command goes on from there"
+        return kept if own.is_file() else "there is no answer to keep yet; the same command begins anew"
     answers = f"the answers so far are kept in {data}"
     trained = (out / "resume" / "checkpoint.pt").is_file()
     also = f" and the training in {out}, up to its last checkpoint (at most two minutes ago)" if trained else ""

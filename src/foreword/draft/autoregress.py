@@ -73,14 +73,15 @@ class _Job:
     probs: list[float] = field(default_factory=list)
     rows: list[Tensor | None] = field(default_factory=list)
     is_done: bool = False
-    tip: int = -1  # of a comb: the chain's last node in `growth`
+    is_comb: bool = False  # all guesses of a step go into `growth`, beside the chain that goes on from the first
+    tip: int = -1  # then: the chain's last node in it
 
     def extend(self, guesses: Guesses, threshold: float) -> None:
         """Add the first guess to the chain; end it where there is none, or none that is sure enough to go on from."""
         if not guesses.token_ids:
             self.is_done = True
             return
-        if len(guesses.token_ids) > 1:
+        if self.is_comb:
             tip, self.tip = self.tip, len(self.growth.token_ids)
             self.growth.add(tip, guesses.token_ids, [math.log(p) for p in guesses.probs])
         self.token_ids.append(guesses.token_ids[0])
@@ -139,8 +140,11 @@ class Autoregression:
             for index, (request, plan) in enumerate(zip(requests, plans, strict=True))
             if (job := self._job(index, request, plan, trees[index].token_ids)) is not None
         ]
+        if jobs and self._are_combs(jobs):
+            for job in jobs:
+                job.is_comb = True
         if jobs:
-            (self._grow_chains if self.width == 1 or self._are_combs(jobs) else self._grow_trees)(jobs)
+            (self._grow_chains if self.width == 1 or jobs[0].is_comb else self._grow_trees)(jobs)
             self.reader.finish([job.request for job in jobs])
         for job in jobs:
             trees[job.index] = job.chain() if self.width == 1 else job.growth.best(job.known, job.num_nodes)
@@ -173,10 +177,13 @@ class Autoregression:
 
         That loses 1 or 2 % of the tokens of a small tree, and is drafted in one call.
         """
-        return (
-            self.reader.rolls_out
-            and self._new_growth is None
-            and all(job.num_nodes <= _COMB_NODES and job.request.sampler.warp.is_greedy for job in jobs)
+        if self.width == 1 or self._new_growth is not None or not self.reader.rolls_out:
+            return False
+        return all(
+            job.num_nodes <= _COMB_NODES
+            and job.request.sampler.warp.is_greedy
+            and self.guesser.chain_draws(job.request, (), 1)
+            for job in jobs
         )
 
     def _rolled_out(self, jobs: list[_Job]) -> bool:
@@ -190,8 +197,9 @@ class Autoregression:
         chains = Chains(last, draws, self.guesser.names, self.threshold, self.guesser.num_candidates(self.width))
         for job, chain in zip(jobs, self.reader.roll_out([job.request for job in jobs], chains), strict=True):
             for step in chain:
-                token_ids = step.top_ids if self.width > 1 else [step.token_id]
-                job.extend(self.guesser.checked(token_ids, step.top_probs), self.threshold)
+                if not job.is_done:  # a chance just at the threshold
+                    token_ids = step.top_ids if job.is_comb else [step.token_id]
+                    job.extend(self.guesser.checked(token_ids, step.top_probs), self.threshold)
         return True
 
     def _grow_trees(self, jobs: list[_Job]) -> None:

@@ -50,7 +50,8 @@ class DraftNeed:
     hidden: bool = False
     top_k: int = 0
     top_of_known: bool = True  # at every known node too; else at the last known one and the drafted ones alone
-    can_miss: bool = False  # whether decoding passes for which nothing was drafted need not be seen: off costs nothing
+    # Whether decoding passes for which nothing was drafted, and texts in regions that are there already, need not be seen.
+    can_miss: bool = False
 
     def top_nodes(self, trees: Sequence[DraftTree], starts: Sequence[int]) -> list[int]:
         """The nodes of a pass whose `top_k` likeliest tokens are wanted: what the rows of `output.top_ids` stand for."""

@@ -44,7 +44,13 @@ def load_checkpoint(path: Path, module: torch.nn.Module, optimiser: Optimiser, f
     if not path.is_file():
         return Progress()
     state = torch.load(path, map_location="cpu", weights_only=True)
-    known = state["facts"]
+    facts = {"optimiser": "adamw", **facts}
+    known = {"optimiser": "adamw", **state["facts"]}  # as they all were
+    if known["optimiser"] != facts["optimiser"]:
+        raise ConfigError(
+            f"{path} belongs to a run whose parameters were moved by {known['optimiser']}, here it would be {facts['optimiser']} "
+            f"(eagle3: muon from torch 2.9 on); go on with the torch it began with, or give another --out"
+        )
     for key in sorted({*known, *facts}):
         if known.get(key) != facts.get(key):
             raise ConfigError(

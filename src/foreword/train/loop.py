@@ -227,7 +227,7 @@ def held_out_entries(store: FeatureStore, most: int) -> list[Entry]:
 def _parameter_groups(method: Method, options: LoopOptions) -> list[dict[str, Any]]:
     """Matrices, which decay, and the rest; those that learn at a rate of their own in groups after them."""
     factors = method.rate_factors if isinstance(method, Staged) else {}
-    groups: dict[tuple[float, bool, bool], list[torch.nn.Parameter]] = {}
+    groups: dict[tuple[float, bool, bool], list[torch.nn.Parameter]] = {(1.0, True, False): [], (1.0, False, False): []}
     for name, parameter in method.module.named_parameters():
         factor = next((value for start, value in factors.items() if name.startswith(start)), 1.0)
         decays = parameter.ndim >= 2

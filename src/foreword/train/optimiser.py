@@ -45,7 +45,8 @@ class Optimiser:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take it back."""
-        for part, values in zip(self._parts, state["parts"], strict=True):
+        parts = state.get("parts", [state])  # as one alone was written before there were several
+        for part, values in zip(self._parts, parts, strict=True):
             part.load_state_dict(values)
 
 

@@ -12,8 +12,9 @@ import hashlib
 import json
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 from foreword.engine.llm import LLM
 from foreword.errors import ConfigError
@@ -37,14 +38,14 @@ def write_own_prompts(
     Raises:
         ConfigError: the model has no chat template, or writes nothing that could be a prompt.
     """
-    prefix_ids, stop_ids = user_turn(llm)
+    prefix_ids, end = user_turn(llm)
     seen, draw = _written(path)
     begun_with, first = len(seen), draw
     path.parent.mkdir(parents=True, exist_ok=True)
     progress(len(seen), num)
     with path.open("a", encoding="utf-8") as file:
         while len(seen) < num and time.monotonic() < deadline_s:
-            for text in _texts(llm, prefix_ids, stop_ids, seed, draw):
+            for text in _texts(llm, prefix_ids, end, seed, draw):
                 if text is not None and text not in seen and len(seen) < num:
                     seen.add(text)
                     file.write(json.dumps({"id": f"{NAME}/{draw}", "turns": [text]}, ensure_ascii=False) + "\n")
@@ -60,17 +61,20 @@ def write_own_prompts(
     return len(seen)
 
 
-def user_turn(llm: LLM) -> tuple[list[int], tuple[int, ...]]:
-    """The tokens before what a user says, and the token that ends it where the template has one behind it."""
+def user_turn(llm: LLM) -> tuple[list[int], dict[str, Any]]:
+    """The tokens before what a user says, and what ends it: as sampling options, a special token or a text."""
     text = llm.tokenizer.render_chat([{"role": "user", "content": _MARK}], add_generation_prompt=False)
     before, found, after = text.rpartition(_MARK)
     prefix_ids = llm.tokenizer.encode(before, add_special_tokens=False)
     if not found or not prefix_ids:
         raise ConfigError("the model's chat template puts nothing before what the user says; give prompts as files")
-    return prefix_ids, tuple(llm.tokenizer.encode(after.lstrip(), add_special_tokens=False)[:1])
+    first_ids = llm.tokenizer.encode(after.lstrip(), add_special_tokens=False)[:1]
+    if first_ids and first_ids[0] in llm.tokenizer.special_ids:
+        return prefix_ids, {"stop_token_ids": tuple(first_ids)}
+    return prefix_ids, {"stop": (after.strip(),)} if after.strip() else {}
 
 
-def _texts(llm: LLM, prefix_ids: list[int], stop_ids: tuple[int, ...], seed: int, first: int) -> Iterator[str | None]:
+def _texts(llm: LLM, prefix_ids: list[int], end: Mapping[str, Any], seed: int, first: int) -> Iterator[str | None]:
     """What the draws from `first` on say; None for one that did not end or says next to nothing."""
     params = [
         SamplingParams(
@@ -78,7 +82,7 @@ def _texts(llm: LLM, prefix_ids: list[int], stop_ids: tuple[int, ...], seed: int
             top_p=0.95,
             seed=_seed(seed, draw),
             max_tokens=_MOST_TOKENS,
-            stop_token_ids=stop_ids,
+            **end,
         )
         for draw in range(first, first + _CHUNK)
     ]
@@ -100,6 +104,11 @@ def _written(path: Path) -> tuple[set[str], int]:
     if whole < len(data):
         with path.open("r+b") as file:
             file.truncate(whole)
-    lines = [json.loads(line) for line in data[:whole].splitlines()]
-    draws = [int(line["id"].rpartition("/")[2]) for line in lines]
-    return {line["turns"][0] for line in lines}, max(draws, default=-1) + 1
+    try:
+        lines = [json.loads(line) for line in data[:whole].splitlines()]
+        draws = [int(line["id"].rpartition("/")[2]) for line in lines]
+        return {line["turns"][0] for line in lines}, max(draws, default=-1) + 1
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ConfigError(
+            f"{path} has lines that the model did not write ({error!r}); take it away, or use it as a file of --prompts"
+        ) from error

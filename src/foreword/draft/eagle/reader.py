@@ -11,8 +11,9 @@ next proposal reads them with the tokens that followed, and its last output give
 from there stands on states of the layer's own and is taken back when the proposal is made.
 
 One layer looks at what is near. So of a prompt, and of what went by while nothing was drafted, the last `WINDOW` pairs are
-read and the layer begins anew with them: 2 or 3 % fewer tokens a step than after all of it, and a first guess costs the same
-after a thousand tokens as after fifty. It also begins anew where passes went by unseen: only distances count, not positions.
+read (up to twice as many where more have waited) and the layer begins anew with them: 2 or 3 % fewer tokens a step than after
+all of it, and a first guess costs the same after a thousand tokens as after fifty. It also begins anew where passes went by
+unseen: only distances count, not positions.
 """
 
 from collections.abc import Sequence
@@ -195,7 +196,7 @@ class EagleReader:
 
     def _first_inputs(self, places: Sequence[_Place], trees: Sequence[DraftTree]) -> Float[Tensor, "nodes hidden"]:
         for place in places:
-            place.features = [_read(place.features)]
+            place.features = [_read(place.features)]  # once: `run` takes from it what it keeps
         features = _joined([_read(place.features) for place in places])
         return self.fusion.begin(features, [token for tree in trees for token in tree.token_ids])
 
