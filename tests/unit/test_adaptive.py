@@ -421,4 +421,4 @@ def test_a_first_question_is_as_dear_as_what_is_read_for_it(drafter, grows):
     assert asked[0] > 0
     assert (asked[1] > 10 * asked[0]) == grows
     if not grows:
-        assert asked[1] < 1.1 * asked[0]
+        assert asked[1] < 2 * asked[0], "a plain step, of which it is thought to be a part, takes longer too"
