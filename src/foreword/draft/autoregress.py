@@ -55,7 +55,7 @@ class DraftReader(Protocol):
         ...
 
 
-_COMB_NODES = 8
+_COMB_NODES = 9  # of trees that are small enough to be grown as combs
 _Place = tuple[int, list[int], int]  # node of the tree being read, drafted path to it, its number in the proposal
 
 
@@ -180,7 +180,7 @@ class Autoregression:
         if self.width == 1 or self._new_growth is not None or not self.reader.rolls_out:
             return False
         return all(
-            job.num_nodes <= _COMB_NODES
+            min(job.num_nodes, self.width * job.depth) <= _COMB_NODES
             and job.request.sampler.warp.is_greedy
             and self.guesser.chain_draws(job.request, (), 1)
             for job in jobs
