@@ -58,3 +58,13 @@ def sweep_parts(path: Path) -> None:
     """Delete what cut writes of `path` left behind. Call it only while holding `locked(path)`."""
     for part in path.parent.glob(f"{path.name}.*{PART_SUFFIX}"):
         part.unlink(missing_ok=True)
+
+
+def whole_lines(path: Path) -> list[bytes]:
+    """The lines of a file that only grows; what a kill left of a last one is cut off the file."""
+    data = path.read_bytes()
+    whole = data.rfind(b"\n") + 1
+    if whole < len(data):
+        with path.open("r+b") as file:
+            file.truncate(whole)
+    return data[:whole].splitlines()

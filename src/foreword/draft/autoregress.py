@@ -140,11 +140,11 @@ class Autoregression:
             for index, (request, plan) in enumerate(zip(requests, plans, strict=True))
             if (job := self._job(index, request, plan, trees[index].token_ids)) is not None
         ]
-        if jobs and self._are_combs(jobs):
-            for job in jobs:
-                job.is_comb = True
         if jobs:
-            (self._grow_chains if self.width == 1 or jobs[0].is_comb else self._grow_trees)(jobs)
+            are_combs = self._are_combs(jobs)
+            for job in jobs:
+                job.is_comb = are_combs
+            (self._grow_chains if self.width == 1 or are_combs else self._grow_trees)(jobs)
             self.reader.finish([job.request for job in jobs])
         for job in jobs:
             trees[job.index] = job.chain() if self.width == 1 else job.growth.best(job.known, job.num_nodes)

@@ -201,8 +201,7 @@ class NativeDecoder:
         self, batch: PackedBatch, cache: KVCache, need: Need, inputs: Float[Tensor, "nodes hidden"] | None = None
     ) -> PassOutput:
         """Run all nodes of all requests through the layers; leaves their keys and values in the cache's scratch."""
-        if not isinstance(cache, NativeKVCache):
-            raise ConfigError(f"the native runtime cannot use a {type(cache).__name__}; take the decoder's new_cache()")
+        cache = _own(cache)
         out = _allocate(need, batch.num_nodes, self.spec)
         choices = np.empty(len(need.draws), dtype=np.int32)
         try:
@@ -239,8 +238,7 @@ class NativeDecoder:
         self, chains: Chains, cache: KVCache, inputs: Float[Tensor, "requests hidden"] | None = None
     ) -> list[list[ChainStep]]:
         """All passes of some chains in one call. See `ChainDecoder`."""
-        if not isinstance(cache, NativeKVCache):
-            raise ConfigError(f"the native runtime cannot use a {type(cache).__name__}; take the decoder's new_cache()")
+        cache = _own(cache)
         depths = [len(draws) for draws in chains.draws]
         for slot, depth in zip(chains.slots, depths, strict=False):
             cache.reserve(slot, cache.length(slot) + depth)
@@ -288,6 +286,13 @@ class NativeProjection:
         outputs = torch.empty(inputs.shape[0], self._num_outputs)
         self._handle.apply(inputs.detach().float().contiguous().numpy(), outputs.numpy())
         return outputs
+
+
+def _own(cache: KVCache) -> NativeKVCache:
+    """A cache of this runtime; `ConfigError` for any other."""
+    if not isinstance(cache, NativeKVCache):
+        raise ConfigError(f"the native runtime cannot use a {type(cache).__name__}; take the decoder's new_cache()")
+    return cache
 
 
 def _allocate(need: Need, num_nodes: int, spec: ModelSpec) -> PassOutput:

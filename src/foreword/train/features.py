@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 from foreword.errors import ConfigError
-from foreword.files import write_whole
+from foreword.files import whole_lines, write_whole
 from foreword.runtime.base import Decoder, KVCache, Need, PassOutput
 from foreword.runtime.torch_threads import TorchThreads
 from foreword.sampling.params import Warp
@@ -152,11 +152,7 @@ class FeatureStore:
         path = self.folder / INDEX
         if not path.is_file():
             return []
-        data = path.read_bytes()
-        whole = data.rfind(b"\n") + 1
-        if whole < len(data):
-            path.write_bytes(data[:whole])
-        return [Entry(**json.loads(line)) for line in data[:whole].splitlines()]
+        return [Entry(**json.loads(line)) for line in whole_lines(path)]
 
 
 def _bfloat16(values: np.ndarray) -> Tensor:

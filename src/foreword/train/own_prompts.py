@@ -8,7 +8,6 @@ writes them: it was tuned on such. The file is one of prompts like any other, a 
 It only grows: ids number the draws, so whoever is killed goes on behind the last whole line.
 """
 
-import hashlib
 import json
 import math
 import time
@@ -18,7 +17,9 @@ from typing import Any
 
 from foreword.engine.llm import LLM
 from foreword.errors import ConfigError
+from foreword.files import whole_lines
 from foreword.sampling.params import SamplingParams
+from foreword.train.self_distill import seed_of
 
 NAME = "own_prompts"  # of the prompts and of their file
 _MARK = "FOREWORD"  # stands for what the user says
@@ -80,7 +81,7 @@ def _texts(llm: LLM, prefix_ids: list[int], end: Mapping[str, Any], seed: int, f
         SamplingParams(
             temperature=1.0,
             top_p=0.95,
-            seed=_seed(seed, draw),
+            seed=seed_of(seed, NAME, draw),
             max_tokens=_MOST_TOKENS,
             **end,
         )
@@ -91,21 +92,12 @@ def _texts(llm: LLM, prefix_ids: list[int], end: Mapping[str, Any], seed: int, f
         yield text if result.finish_reason == "stop" and len(text) >= _LEAST_CHARS else None
 
 
-def _seed(seed: int, draw: int) -> int:
-    return int.from_bytes(hashlib.sha256(f"{seed}/{NAME}/{draw}".encode()).digest()[:4], "big") >> 1
-
-
 def _written(path: Path) -> tuple[set[str], int]:
     """The prompts of an earlier run, and the draw to go on with. What a kill left of a last line is cut off."""
     if not path.is_file():
         return set(), 0
-    data = path.read_bytes()
-    whole = data.rfind(b"\n") + 1
-    if whole < len(data):
-        with path.open("r+b") as file:
-            file.truncate(whole)
     try:
-        lines = [json.loads(line) for line in data[:whole].splitlines()]
+        lines = [json.loads(line) for line in whole_lines(path)]
         draws = [int(line["id"].rpartition("/")[2]) for line in lines]
         return {line["turns"][0] for line in lines}, max(draws, default=-1) + 1
     except (ValueError, KeyError, TypeError, AttributeError) as error:

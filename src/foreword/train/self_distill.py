@@ -21,7 +21,7 @@ from typing import Any
 from foreword.checkpoint.checkpoint import Checkpoint
 from foreword.engine.llm import LLM
 from foreword.errors import ConfigError
-from foreword.files import write_whole
+from foreword.files import whole_lines, write_whole
 from foreword.sampling.params import SamplingParams
 
 INFO, FOLDER = "info.json", "answers"
@@ -110,11 +110,12 @@ def _group_jobs(questions: list[Question], name: str, options: DistillOptions) -
         for i, question in enumerate(order):
             rotated = dict.fromkeys(cycle[(i + j) % len(cycle)] for j in range(len(cycle)))
             temperature = list(rotated)[round_]
-            yield Job(question, temperature, _seed(question.id, temperature, options.seed))
+            yield Job(question, temperature, seed_of(options.seed, question.id, temperature))
 
 
-def _seed(question_id: str, temperature: float, seed: int) -> int:
-    digest = hashlib.sha256(f"{seed}/{question_id}/{temperature}".encode()).digest()
+def seed_of(*parts: object) -> int:
+    """A request's seed, from all that tells it from others."""
+    digest = hashlib.sha256("/".join(map(str, parts)).encode()).digest()
     return int.from_bytes(digest[:4], "big") >> 1
 
 
@@ -150,12 +151,7 @@ class AnswerStore:
         """All whole answers; what a kill left of a last line is cut off."""
         answers = []
         for shard in sorted(self.folder.glob("*.jsonl")):
-            data = shard.read_bytes()
-            whole = data.rfind(b"\n") + 1
-            if whole < len(data):
-                with shard.open("r+b") as file:
-                    file.truncate(whole)
-            answers += [_parse(line) for line in data[:whole].splitlines()]
+            answers += [_parse(line) for line in whole_lines(shard)]
         return answers
 
     def append(self, index: int, answer: Answer) -> None:

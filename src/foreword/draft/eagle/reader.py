@@ -195,10 +195,10 @@ class EagleReader:
         return max(1, min(WINDOW, self._context_len // 4))
 
     def _first_inputs(self, places: Sequence[_Place], trees: Sequence[DraftTree]) -> Float[Tensor, "nodes hidden"]:
-        for place in places:
-            place.features = [_read(place.features)]  # once: `run` takes from it what it keeps
-        features = _joined([_read(place.features) for place in places])
-        return self.fusion.begin(features, [token for tree in trees for token in tree.token_ids])
+        features = [_read(place.features) for place in places]
+        for place, rows in zip(places, features, strict=True):
+            place.features = [rows]  # `run` takes from it what it keeps
+        return self.fusion.begin(_joined(features), [token for tree in trees for token in tree.token_ids])
 
     def _next_inputs(self, places: Sequence[_Place], trees: Sequence[DraftTree]) -> Float[Tensor, "nodes hidden"]:
         """What was read before as it was, and the new nodes with the states of their parents."""
