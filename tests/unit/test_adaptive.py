@@ -368,9 +368,9 @@ def test_ended_requests_are_forgotten():
     controller = AdaptiveController(costs(), 8, "toy")
     request = FakeRequest.make(5)
     controller.plan([request])
-    assert controller._books
+    assert controller.known.books
     controller.forget(request)
-    assert not controller._books
+    assert not controller.known.books
 
 
 def test_costs_serve_where_nothing_can_be_written(tmp_path, caplog):
@@ -415,9 +415,9 @@ def test_reasons_are_in_words():
 def test_a_first_question_is_as_dear_as_what_is_read_for_it(drafter, grows):
     """A draft model reads the whole text, a layer on the target's states what is near."""
     controller = AdaptiveController(costs(), 8, drafter)
-    book, short, long = controller._book(FakeRequest.make()), FakeRequest.make(1), FakeRequest.make(2)
+    book, short, long = controller.known.book(FakeRequest.make()), FakeRequest.make(1), FakeRequest.make(2)
     long.kv_len = 5000
-    asked = [controller._question_s(request, book) for request in (short, long)]
+    asked = [controller.known.question_s(request, book) for request in (short, long)]
     assert asked[0] > 0
     assert (asked[1] > 10 * asked[0]) == grows
     if not grows:

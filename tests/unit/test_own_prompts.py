@@ -8,7 +8,7 @@ from foreword.cli.prompt_file import read_prompts
 from foreword.engine.llm import LLM
 from foreword.errors import ConfigError
 from foreword.train import own_prompts
-from foreword.train.own_prompts import user_turn, write_own_prompts
+from foreword.train.own_prompts import BEGINNINGS, beginning, user_turn, write_own_prompts
 from tests.support.tiny_chat import write_tiny_chat
 
 
@@ -60,6 +60,18 @@ def test_what_it_writes_are_different_prompts_that_ended(llm, tmp_path):
     assert num == len(lines) == len({line.turns for line in lines}) == 6
     assert all(line.turns and line.turns[0].strip() for line in lines)
     assert counts == [(i, 6) for i in range(7)]
+
+
+@pytest.mark.usefixtures("ends_soon")
+def test_every_second_one_goes_on_from_words_it_was_given(llm, tmp_path):
+    write_own_prompts(llm, tmp_path / "own.jsonl", 12, 0, nothing)
+    lines = [json.loads(line) for line in (tmp_path / "own.jsonl").read_text().splitlines()]
+    begun = {int(line["id"].rpartition("/")[2]): line["turns"][0] for line in lines}
+    assert {draw % 2 for draw in begun} == {0, 1}
+    assert all(len(text) > len(beginning(draw)) for draw, text in begun.items())
+    assert all(text.startswith(beginning(draw)) for draw, text in begun.items())
+    assert {beginning(draw) for draw in range(2 * len(BEGINNINGS))} == {"", *BEGINNINGS}
+    assert not any(words != words.strip() for words in BEGINNINGS)  # the model says what follows, spaces too
 
 
 @pytest.mark.usefixtures("ends_soon")

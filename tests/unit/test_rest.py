@@ -50,10 +50,10 @@ def test_the_books_of_a_rest_are_those_of_its_steps():
         target_s = (10 + step % 3) * MS
         plain_step(resting, [one], target_s, draft_s=0.05 * MS)
         awake._rest.num_left = 0  # pretends that something has changed
-        awake._book(other).wait = 0  # asks every time
+        awake.known.book(other).wait = 0  # asks every time
         plain_step(awake, [other], target_s, draft_s=0.05 * MS)
     resting.plan([one, FakeRequest.make(1)])  # company ends the rest
-    mine, theirs = resting._book(one), awake._book(other)
+    mine, theirs = resting.known.book(one), awake.known.book(other)
     assert mine.ledger.taken_s == pytest.approx(theirs.ledger.taken_s, rel=0.01)
     assert mine.ledger.saved_s == pytest.approx(theirs.ledger.saved_s, rel=0.02)
     assert mine.num_plain == theirs.num_plain
@@ -62,7 +62,7 @@ def test_the_books_of_a_rest_are_those_of_its_steps():
 
 def test_an_overdrawn_request_rests_until_it_may_draft_again():
     controller, request = AdaptiveController(costs(), 8, "toy"), FakeRequest.make()
-    book = controller._book(request)
+    book = controller.known.book(request)
     book.ledger.add(0, 10 * MS, 40 * MS)
     num_off = 0
     while not asked(plain_step(controller, [request])):
@@ -90,7 +90,7 @@ def test_company_does_not_shorten_the_wait_of_a_vain_request():
     vain, busy = FakeRequest.make(0), FakeRequest.make(1)
     num_asked = 0
     for _ in range(300):
-        controller._book(busy).num_vain = controller._book(busy).wait = 0  # as if its drafts were read
+        controller.known.book(busy).num_vain = controller.known.book(busy).wait = 0  # as if its drafts were read
         num_asked += plain_step(controller, [vain, busy])[0].num_nodes > 0
     assert num_asked < 100
 
@@ -111,19 +111,19 @@ def model_step(controller, requests, draft_s):
 def test_anothers_first_question_does_not_spoil_a_drafter_that_pays():
     controller = AdaptiveController(costs(), 8, "toy")
     old, new = FakeRequest.make(0), FakeRequest.make(1)
-    asking = controller._book(old).asking
+    asking = controller.known.book(old).asking
     asking.has_begun, asking.num_steps, asking.gain_s = True, 50, 20 * MS
-    controller._book(old).ledger.saved_s = controller._all.saved_s = 10.0
-    controller._book(new).ledger.saved_s = 10.0
+    controller.known.book(old).ledger.saved_s = controller.known.all.saved_s = 10.0
+    controller.known.book(new).ledger.saved_s = 10.0
     assert asked(model_step(controller, [old, new], 400 * MS))
     assert asking.gain_s == 20 * MS
-    assert controller._book(new).asking.has_begun
+    assert controller.known.book(new).asking.has_begun
 
 
 def test_a_model_that_does_not_pay_leaves_lookups_alone():
     """In a cascade the dear part goes without; the reason says so."""
     controller, request = AdaptiveController(costs(), 8, "suffix,eagle3=somewhere"), FakeRequest.make()
-    controller._book(request).ledger.saved_s = controller._all.saved_s = 10.0
+    controller.known.book(request).ledger.saved_s = controller.known.all.saved_s = 10.0
     plans = [model_step(controller, [request], 5 * MS)[0] for _ in range(60)]
     assert plans[0].first_drafters == 0
     later = [plan for plan in plans[-25:] if plan.num_nodes]
@@ -152,7 +152,7 @@ def test_a_rest_ends_when_the_requests_change(change):
 
 def test_no_rest_is_longer_than_costs_may_go_unseen():
     controller, request = AdaptiveController(costs(), 8, "toy"), FakeRequest.make()
-    controller._book(request).ledger.add(0, 10 * MS, 100.0)  # hopeless
+    controller.known.book(request).ledger.add(0, 10 * MS, 100.0)  # hopeless
     controller.plan([request])
     assert 0 < controller._rest.num_left < MOST_STEPS
 
@@ -167,7 +167,7 @@ def test_an_overdrawn_request_comes_back_though_deciding_takes_time(monkeypatch)
 
     monkeypatch.setattr(own_time, "time", SimpleNamespace(perf_counter=perf_counter))
     controller = AdaptiveController(costs(), 8, "toy")
-    book = controller._book(request := FakeRequest.make())
+    book = controller.known.book(request := FakeRequest.make())
     book.ledger.add(0, 10 * MS, 20 * MS)
     num_off = 0
     while not asked(plain_step(controller, [request])):

@@ -1,7 +1,8 @@
 """Prompts in the model's own words: what it expects its user to say, drawn behind the user's tag [magpie24].
 
 A drafter is as good as its training texts are like those it serves. Where prompts of all kinds are not at hand, the model
-writes them: it was tuned on such. The file is one of prompts like any other, a line a draw that was worth keeping:
+writes them: it was tuned on such. Left alone it asks for advice most of the time, so it is given the first words of every
+second prompt. The file is one of prompts like any other, a line a draw that was worth keeping:
 
     {"id": "own_prompts/17", "turns": ["Can you explain ..."]}
 
@@ -26,6 +27,25 @@ _MARK = "FOREWORD"  # stands for what the user says
 _MOST_TOKENS = 512
 _LEAST_CHARS = 12
 _CHUNK = 1024  # draws asked in one call
+# Kinds of work that draws without a beginning hardly ever ask for: on a text, in few words, step by step.
+BEGINNINGS = (
+    "Summarize the following article in two or three sentences:",
+    "What",
+    "Translate the following text into English:",
+    "Read this passage and answer the question below.\n\nPassage:",
+    "Solve this problem step by step:",
+    "Who",
+    "Rewrite the following paragraph:",
+    "Write a short story about",
+    "Here is what I found on the web:",
+    "When",
+    "Extract all names, places and dates from the following text:",
+    "Imagine that you are",
+    "Write a function that",
+    "Where",
+    "Write a letter to",
+    "Explain",
+)
 _POOR_AFTER, _POOR = 2 * _CHUNK, 0.02  # fewer to keep than this, after so many draws: a model that writes no prompts
 
 
@@ -75,8 +95,15 @@ def user_turn(llm: LLM) -> tuple[list[int], dict[str, Any]]:
     return prefix_ids, {"stop": (after.strip(),)} if after.strip() else {}
 
 
+def beginning(draw: int) -> str:
+    """The first words of a draw's prompt, which the model goes on from; every second has none."""
+    return BEGINNINGS[draw // 2 % len(BEGINNINGS)] if draw % 2 else ""
+
+
 def _texts(llm: LLM, prefix_ids: list[int], end: Mapping[str, Any], seed: int, first: int) -> Iterator[str | None]:
     """What the draws from `first` on say; None for one that did not end or says next to nothing."""
+    begun = [beginning(draw) for draw in range(first, first + _CHUNK)]
+    given_ids = [prefix_ids + llm.tokenizer.encode(words, add_special_tokens=False) for words in begun]
     params = [
         SamplingParams(
             temperature=1.0,
@@ -87,9 +114,9 @@ def _texts(llm: LLM, prefix_ids: list[int], end: Mapping[str, Any], seed: int, f
         )
         for draw in range(first, first + _CHUNK)
     ]
-    for result in llm.iterate([prefix_ids] * _CHUNK, params):
-        text = result.text.strip()
-        yield text if result.finish_reason == "stop" and len(text) >= _LEAST_CHARS else None
+    for words, result in zip(begun, llm.iterate(given_ids, params), strict=True):
+        is_said = result.finish_reason == "stop" and len(result.text.strip()) >= _LEAST_CHARS
+        yield (words + result.text).strip() if is_said else None
 
 
 def _written(path: Path) -> tuple[set[str], int]:

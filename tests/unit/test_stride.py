@@ -1,0 +1,133 @@
+"""Steps that draft without a thought: when they begin, what ends them, and that the books stay true and the bound holds."""
+
+import random
+
+import pytest
+
+from foreword.adapt import controller as controller_file
+from foreword.adapt.controller import AdaptiveController
+from foreword.adapt.stride import STEPS, Stride
+from foreword.engine.step import StepRecord, StepTimes
+from foreword.tree.draft_tree import DraftTree
+from foreword.verify.verdict import Verdict
+from tests.unit.test_adaptive import MS, FakeRequest, costs
+
+pytestmark = pytest.mark.usefixtures("without_thinking_time")
+DRAFTED = 3
+
+
+def draft_step(controller, requests, num_right, drafted=DRAFTED, draft_s=0.05 * MS):
+    """A step for which chains are proposed whose first `num_right` are; returns what was read of the first request's.
+
+    A pass takes what the figures say.
+    """
+    plans = controller.plan(requests)
+    wanted = [min(drafted, plan.num_nodes) for plan in plans]
+    trees = [DraftTree(list(range(n + 1)), [-1, *range(n)], 1, [0.9**depth for depth in range(n + 1)]) for n in wanted]
+    plans, trees = controller.fit(requests, plans, trees)
+    sizes, contexts = [tree.num_nodes for tree in trees], [request.kv_len for request in requests]
+    took_s = costs().seconds(sizes, contexts)
+    emitted = [min(num_right, size - 1) + 1 for size in sizes]
+    verdicts = [Verdict(tuple(range(n)), (0,) * (n - 1), 7) for n in emitted]
+    for request, n in zip(requests, emitted, strict=True):
+        request.kv_len += n
+        request.remaining -= n
+    controller.observe(
+        requests,
+        StepRecord(plans, trees, verdicts, sum(sizes), emitted, False),
+        StepTimes(took_s + MS + draft_s, draft_s, took_s),
+    )
+    return trees[0].num_drafted
+
+
+def striding(right=DRAFTED, most=200, request=None):
+    """A controller in whose stride the next step lies, and its request."""
+    controller, request = AdaptiveController(costs(), 8, "toy"), request or FakeRequest.make()
+    for _ in range(most):
+        draft_step(controller, [request], right)
+        if controller._stride.num_left == STEPS - 1:
+            return controller, request
+    raise AssertionError("no stride began")
+
+
+def test_it_begins_where_drafts_pay_and_nowhere_else():
+    controller, request = striding()
+    assert "drafts pay" in controller.plan([request])[0].reason
+    with pytest.raises(AssertionError, match="no stride"):
+        striding(right=0)
+
+
+def test_a_stride_is_a_few_steps_long():
+    controller, request = striding()
+    for _ in range(STEPS - 1):
+        assert controller._stride.num_left > 0
+        assert draft_step(controller, [request], DRAFTED) == DRAFTED
+    assert controller._stride.num_left == 0
+
+
+def test_the_books_are_those_of_a_controller_that_thinks_at_every_step(monkeypatch):
+    rng = random.Random(5)
+    rights = [rng.choice([0, 1, 3, 3]) for _ in range(60)]
+    striding_one, one = AdaptiveController(costs(), 8, "toy"), FakeRequest.make()
+    read = [draft_step(striding_one, [one], right) for right in rights]
+    striding_one._settle()
+    monkeypatch.setattr(controller_file, "begin_stride", lambda *_: Stride())
+    thinking, other = AdaptiveController(costs(), 8, "toy"), FakeRequest.make()
+    assert [draft_step(thinking, [other], right) for right in rights] == read, (
+        "all that is proposed pays, thought of or not"
+    )
+    mine, theirs = striding_one.known.book(one), thinking.known.book(other)
+    assert mine == theirs
+    assert striding_one.known.all == thinking.known.all
+    assert striding_one.known.speedup == thinking.known.speedup
+
+
+def test_drafts_that_turn_wrong_cost_at_most_half_of_what_was_saved():
+    for num_good in (30, 60, 120):
+        controller, request = AdaptiveController(costs(), 8, "toy"), FakeRequest.make()
+        for _ in range(num_good):
+            draft_step(controller, [request], DRAFTED)
+        controller._settle()
+        ledger = controller.known.book(request).ledger
+        saved_s = ledger.saved_s
+        draft_step(controller, [request], 0)
+        while controller._stride.num_left:
+            draft_step(controller, [request], 0)
+        controller._settle()
+        assert ledger.saved_s > 0.45 * saved_s
+
+
+def test_it_reads_no_tree_that_it_cannot_pay_for():
+    controller, request = striding()
+    controller._stride.left_s = costs().seconds([1 + DRAFTED], [request.kv_len]) - costs().seconds(
+        [1], [request.kv_len]
+    )
+    assert draft_step(controller, [request], 0) == DRAFTED
+    assert controller._stride.num_left == STEPS - 2
+    controller.known.book(request).ledger.saved_s = -1.0  # whoever thinks now reads nothing
+    assert draft_step(controller, [request], 0) == 0
+    assert controller._stride.num_left == 0
+    assert controller.known.book(request).ledger.taken_s > 0
+
+
+def test_company_ends_it_and_leaves_the_books_true():
+    controller, request = striding()
+    before = controller.known.book(request).ledger.taken_s
+    draft_step(controller, [request, FakeRequest.make(1)], DRAFTED)
+    assert controller._stride.num_left == 0
+    assert controller.known.book(request).ledger.taken_s > before + 2 * 10 * MS
+
+
+def test_no_deeper_than_what_may_still_come():
+    controller, request = striding()
+    request.remaining = 5
+    assert controller.plan([request])[0].depth == 4
+
+
+def test_a_request_that_ends_in_a_stride_is_forgotten():
+    controller, request = striding()
+    taken_s = controller.known.all.taken_s
+    controller.forget(request)
+    assert not controller.known.books
+    assert controller.known.all.taken_s > taken_s
+    assert not controller._stride.requests
