@@ -6,8 +6,9 @@
     wrong     the same prompts, greedy, and a drafter that is always wrong and always sure of itself, under the adaptive policy
     hot       ordinary prompts at temperature 1.5: the text repeats nothing
 
-Every pair is one prompt through `none` and through the adaptive drafter, in one process over one loaded model, the
-order turning. What counts is the 95 % lower bound of the ratio of times (bootstrap over pairs): at least 0.98.
+Every pair is one prompt through `none` and through the adaptive drafter, in one process over one loaded model, step by step in
+turn: whoever has fewer tokens takes the next step, so that both see the same moods of the machine. What counts is the 95 % lower
+bound of the ratio of decoding times (bootstrap over pairs): at least 0.98.
 """
 
 import argparse
@@ -99,16 +100,33 @@ def pairs_of(
     pairs: list[tuple[float, float]] = []
     num_drafted = num_steps = 0
     for number in range(num_pairs):
-        prompt = prompts[number % len(prompts)]
-        answers: dict[int, Result] = {}
-        for which in (0, 1) if number % 2 == 0 else (1, 0):
-            (answers[which],) = (plain, ahead)[which].generate([prompt], params)
+        seconds, answers = in_turn((plain, ahead), prompts[number % len(prompts)], params, first=number % 2)
         if answers[0].token_ids != answers[1].token_ids and plain.model.choice.name == "native":
             raise SystemExit(f"pair {number}: other words than plain decoding's")
-        pairs.append((answers[0].stats.decode_s, answers[1].stats.decode_s))
+        pairs.append((seconds[0], seconds[1]))
         num_drafted += answers[1].stats.drafted_tokens
         num_steps += answers[1].stats.num_steps
     return pairs, {"drafted_per_step": num_drafted / max(num_steps, 1)}
+
+
+def in_turn(
+    llms: Sequence[LLM], prompt: list[int], params: SamplingParams, first: int
+) -> tuple[list[float], list[Result]]:
+    """Seconds that each takes for the prompt's answer after its first token, and the answers.
+
+    The one with fewer tokens takes the next step; of those with as many, the one after the one before.
+    """
+    streams = [llm.stream(prompt, params) for llm in llms]
+    seconds, results = [0.0 for _ in llms], [[piece.result] for piece in map(next, streams)]
+    num_tokens, last = [1 for _ in llms], first
+    while left := [i for i, found in enumerate(results) if found[0] is None]:
+        last = min(left, key=lambda i: (num_tokens[i], i == last))
+        start_s = time.perf_counter()
+        piece = next(streams[last])
+        seconds[last] += time.perf_counter() - start_s
+        num_tokens[last] += len(piece.token_ids)
+        results[last][0] = piece.result
+    return seconds, [result for (result,) in results if result is not None]
 
 
 def never_said(llm: LLM, prompts: Sequence[list[int]], params: SamplingParams) -> int:

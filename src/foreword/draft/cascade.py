@@ -49,6 +49,9 @@ class CascadeDrafter(BaseDrafter):
         self.drawn = Drawn.NOTHING if is_merging else max(drafter.drawn for drafter in drafters)
         self.uses_reference = any(drafter.uses_reference for drafter in drafters)
         self.default_num_nodes = max(drafter.default_num_nodes for drafter in drafters)
+        self._learning = [  # from passes; the others need not look at them
+            turn for turn, drafter in enumerate(drafters) if type(drafter).observe is not BaseDrafter.observe
+        ]
         self._proposals: dict[int, list[DraftTree]] = {}  # by request: each drafter's own
 
     def start(self, request: RequestView) -> None:
@@ -87,8 +90,9 @@ class CascadeDrafter(BaseDrafter):
         output: PassOutput,
     ) -> None:
         """Each drafter sees its own trees, and what became of them."""
-        top_nodes = self.need.top_nodes(trees, batch.starts)
-        for turn, drafter in enumerate(self.drafters):
+        top_nodes = self.need.top_nodes(trees, batch.starts) if self._learning else []
+        for turn in self._learning:
+            drafter = self.drafters[turn]
             own_trees = [self._proposals[request.request_id][turn] for request in requests]
             if drafter.need.taps or drafter.need.hidden:  # features of all that was committed, whoever proposed it
                 seen = _Share(trees, verdicts, batch, None)
@@ -122,7 +126,7 @@ class CascadeDrafter(BaseDrafter):
         for turn, tree in enumerate(proposals):
             if self._is_settled(request, turn):
                 return tree
-        return next((tree for tree in reversed(proposals) if tree.num_drafted > 0), proposals[0])
+        return max(proposals, key=expected_accepted)  # the first of equals
 
     def _own_output(self, drafter: Drafter, output: PassOutput, seen: "_Share", top_nodes: Sequence[int]) -> PassOutput:
         """The part of a pass's output that a drafter asked for, on its own nodes; `top_nodes` the cascade asked for."""

@@ -14,6 +14,7 @@ DRAFTERS: dict[str, str] = {
     "suffix": "foreword.draft.suffix",
     "recycling": "foreword.draft.recycling",
     "lookahead": "foreword.draft.lookahead",
+    "ngram_lm": "foreword.draft.ngram_lm.drafter",
     "layerskip": "foreword.draft.layerskip",
     "synthetic": "foreword.draft.synthetic",
     "draft_model": "foreword.draft.draft_model",
@@ -27,7 +28,7 @@ DRAFTERS: dict[str, str] = {
 TRIMMED = ("eagle", "eagle2", "medusa", "medusa2")  # heads over the whole vocabulary, which `draft_vocab` trims
 WITHOUT_WEIGHTS = ("auto", "none", "ngram", "suffix", "recycling", "lookahead", "layerskip")  # these take no path
 SEEING = ("medusa", "medusa2", "eagle", "eagle2", "eagle3")  # they read the target's states of the pass before
-LOOKED_UP = ("auto", "ngram", "suffix", "recycling", "lookahead")  # their guesses cost no model's time
+LOOKED_UP = ("auto", "ngram", "suffix", "recycling", "lookahead", "ngram_lm")  # their guesses cost no model's time
 
 
 def num_looked_up(method: str) -> int:

@@ -1,0 +1,123 @@
+"""What the model says after some last few tokens, counted over its own answers, as a file.
+
+    model.safetensors
+        keys     (contexts) u64   hash of a context's tokens (`context_keys`), ascending
+        counts   (contexts) u8    how many continuations each has
+        ids      (entries) u16    token ids of the continuations, likeliest first; u32 for vocabularies above 65,536
+        chances  (entries) u8     in parts of 255
+
+A context of which nothing is known is looked up by its last tokens alone: the longest one that is there answers.
+"""
+
+import json
+from bisect import bisect_left
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from jaxtyping import Int, UInt8, UInt64
+from safetensors import SafetensorError
+from safetensors.numpy import load_file, save
+
+from foreword.errors import CheckpointError
+from foreword.files import whole_file
+
+FILE = "model.safetensors"
+MOST_ORDER = 8
+_FACTOR = 0x9E3779B97F4A7C15  # odd, its bits without a pattern: 2^64 over the golden ratio
+_MASK = (1 << 64) - 1
+_TENSORS = ("keys", "counts", "ids", "chances")
+SCALE = 255
+
+
+def context_keys(last_ids: Sequence[int]) -> list[int]:
+    """Keys of the contexts of 1, 2, ... tokens that end with the last of `last_ids`."""
+    keys, key = [], 0
+    for token in reversed(last_ids):
+        key = (key * _FACTOR + token + 1) & _MASK
+        keys.append(key)
+    return keys
+
+
+def next_keys(keys: UInt64[np.ndarray, " n"], tokens: Int[np.ndarray, " n"]) -> UInt64[np.ndarray, " n"]:
+    """Of contexts that begin one token earlier than those of `keys` (zeros: the empty ones), with that token."""
+    with np.errstate(over="ignore"):
+        return keys * np.uint64(_FACTOR) + tokens.astype(np.uint64) + np.uint64(1)
+
+
+class NgramTable:
+    """Chances of next tokens by context.
+
+    Args:
+        order: tokens of the longest contexts.
+        keys: of the contexts, ascending.
+        counts: continuations of each.
+        ids: of all continuations.
+        chances: of all continuations, in parts of 255.
+    """
+
+    def __init__(
+        self,
+        order: int,
+        keys: UInt64[np.ndarray, " contexts"],
+        counts: UInt8[np.ndarray, " contexts"],
+        ids: Int[np.ndarray, " entries"],
+        chances: UInt8[np.ndarray, " entries"],
+    ) -> None:
+        self.order = order
+        self.keys, self.counts, self.ids, self.chances = keys, counts, ids, chances
+        self._starts = np.concatenate([[0], np.cumsum(counts, dtype=np.int64)])
+        # A few numbers are looked at in a large table: Python reads those faster through a memoryview than numpy does.
+        self._key_at, self._start_at = keys.data, self._starts.data
+        self._id_at, self._chance_at = ids.data, chances.data
+
+    def after(self, last_ids: Sequence[int]) -> list[tuple[int, float]]:
+        """Continuations with their chances, likeliest first, of the longest known context among `last_ids`' ends."""
+        for key in reversed(context_keys(last_ids[-self.order :])):
+            place = bisect_left(self._key_at, key)
+            if place < len(self._key_at) and self._key_at[place] == key:
+                entries = range(self._start_at[place], self._start_at[place + 1])
+                return [(self._id_at[entry], self._chance_at[entry] / SCALE) for entry in entries]
+        return []
+
+    @property
+    def num_bytes(self) -> int:
+        """Of the file, but for its header."""
+        return sum(values.nbytes for values in (self.keys, self.counts, self.ids, self.chances))
+
+    def save(self, path: Path) -> None:
+        """Write the file, whole or not at all."""
+        tensors = {name: np.ascontiguousarray(getattr(self, name)) for name in _TENSORS}
+        with whole_file(path) as file:
+            file.write(save(tensors, metadata={"format": "np"}))
+
+
+def load_table(folder: Path, vocab_size: int) -> NgramTable:
+    """The table in a drafter's folder, checked to be one.
+
+    Raises:
+        CheckpointError: there is none, it is damaged, or for another vocabulary.
+    """
+    path = folder / FILE
+    try:
+        order = json.loads((folder / "config.json").read_text())["foreword"]["order"]
+        found = load_file(path)
+        keys, counts, ids, chances = (found[name] for name in _TENSORS)
+    except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
+        raise CheckpointError(
+            f"{folder} holds no n-gram table ({error!r}); make one with: foreword train ngram_lm"
+        ) from error
+    num_entries = int(counts.sum(dtype=np.int64))
+    is_whole = (
+        len(keys) == len(counts) and num_entries == len(ids) == len(chances) and not np.any(keys[1:] <= keys[:-1])
+    )
+    if not is_whole or order not in range(1, MOST_ORDER + 1):
+        raise CheckpointError(
+            f"{path} is damaged: order {order!r}, {len(keys)} keys, which should rise, {len(counts)} counts that add up to "
+            f"{num_entries}, {len(ids)} ids, {len(chances)} chances; make it anew"
+        )
+    if num_entries and int(ids.max()) >= vocab_size:
+        raise CheckpointError(
+            f"{path} names token {int(ids.max())}; this model's are 0 to {vocab_size - 1}: it was made for another model"
+        )
+    return NgramTable(order, keys, counts, ids, chances)
