@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from foreword.cli import options as opt
-from foreword.cli.output import count_text, note
+from foreword.cli.output import note
 from foreword.cli.prompt_file import read_prompts
 from foreword.errors import ConfigError, UnknownNameError
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from foreword.train.session import Reporter
 
 # Written out, since the registry imports torch and --help must not; a test holds it to the registry.
-METHOD_NAMES = ("eagle3", "eagle", "medusa", "draft_model", "medusa2")
+METHOD_NAMES = ("eagle3", "eagle", "medusa", "draft_model", "medusa2", "ngram_lm")
 _DATA, _TRAIN = "Data", "Training"
 _SOME_PROMPTS = 5000  # of its own: an answer of 200 tokens to each is a million tokens
 _OWN_SHARE = 0.1  # most of the budget that writing prompts may take
@@ -163,7 +163,7 @@ def train(
         show_progress=sys.stderr.isatty(),
     )
 
-    from foreword.cli.train_report import drafter_text, kept_text, reporting, speeds_text, use_text
+    from foreword.cli.train_report import drafter_text, kept_text, reporting, result_text, speeds_text, use_text
     from foreword.train.pays import measure_speeds
     from foreword.train.self_distill import AnswerStore
     from foreword.train.session import live_prompts, live_tokens
@@ -180,10 +180,7 @@ def train(
     except KeyboardInterrupt:
         note(kept_text(out, data))
         raise
-    note(
-        f"{count_text(progress.step, 'step')}, {count_text(progress.num_tokens, 'answer token')}; best: {progress.best:.2f} tokens a "
-        f"step on held-out prompts (chains). {use_text(method, out)}"
-    )
+    note(result_text(progress, use_text(method, out)))
     prompts_ids = live_prompts(AnswerStore(data or out / "data").read())
     limit_s = min(max(begun_s + budget_s - time.perf_counter(), _LEAST_LOOK_S), _LONGEST_LOOK_S)
     speeds = measure_speeds(llm.model, method, out, prompts_ids, live_tokens(settings), limit_s)

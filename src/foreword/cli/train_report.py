@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from foreword.cli.output import count_text, note
 
 if TYPE_CHECKING:
+    from foreword.train.checkpoint import Progress
     from foreword.train.loop import Status
     from foreword.train.method import Measures
     from foreword.train.pays import Speeds
@@ -104,10 +105,11 @@ def reporting() -> Iterator[LineReporter | BarReporter]:
         yield LineReporter()
         return
     from rich.console import Console
-    from rich.progress import BarColumn, Progress, TextColumn
+    from rich.progress import BarColumn, TextColumn
+    from rich.progress import Progress as Bars
 
     columns = (TextColumn("{task.description}"), BarColumn(20), TextColumn("{task.fields[text]}"))
-    with Progress(*columns, console=Console(stderr=True), redirect_stdout=False, redirect_stderr=False) as bars:
+    with Bars(*columns, console=Console(stderr=True), redirect_stdout=False, redirect_stderr=False) as bars:
         yield BarReporter(bars)
 
 
@@ -143,6 +145,13 @@ def best_text(measures: "Measures", verified: Mapping[str, Any] | None) -> str:
     depths = " ".join(f"{rate:.2f}" for rate in measures.accept_by_depth)
     live = "" if verified is None else f", {verified['tokens_per_step']:.2f} by the verifier"
     return f"{measures.tokens_per_step:.2f} tokens a step in chains{live}; accepted by depth {depths}{_tuned_text(measures.also)}"
+
+
+def result_text(progress: "Progress", use: str) -> str:
+    """What a run came to, and how to use it. What is counted takes no steps."""
+    steps = f"{count_text(progress.step, 'step')}, " if progress.step else ""
+    tokens = count_text(progress.num_tokens, "answer token")
+    return f"{steps}{tokens}; best: {progress.best:.2f} tokens a step on held-out prompts (chains). {use}"
 
 
 def kept_text(out: Path, data: Path | None) -> str:

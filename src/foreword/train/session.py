@@ -5,7 +5,6 @@ OUT/resume: checkpoint.pt draft_vocab.json times.json   to go on after a kill
 DATA/answers DATA/features                             what it is trained on; several runs may share it
 """
 
-import json
 import math
 import time
 from collections.abc import Mapping, Sequence
@@ -15,7 +14,6 @@ from typing import Any, Protocol
 
 from foreword.engine.llm import LLM
 from foreword.errors import UnknownNameError
-from foreword.files import write_whole
 from foreword.train.card import model_card
 from foreword.train.checkpoint import Progress
 from foreword.train.curves import write_curves
@@ -34,6 +32,7 @@ from foreword.train.self_distill import (
     self_distill,
 )
 from foreword.train.settings import TrainSettings
+from foreword.train.times import Times
 from foreword.train.verify_live import verified_tokens_per_step
 
 METHODS: dict[str, str] = {
@@ -43,6 +42,7 @@ METHODS: dict[str, str] = {
     "draft_model": "foreword.train.draft_model",
     "medusa2": "foreword.train.medusa2",
 }
+COUNTED: dict[str, str] = {"ngram_lm": "foreword.train.ngram_lm"}  # no steps: one look at the answers
 _LIVE_PROMPTS, _LIVE_TOKENS = 16, 128
 _FEATURES_END = 0.7  # of the budget: features of further answers are left out then
 _RESERVED, _MOST_RESERVED_S = 0.18, 45.0
@@ -100,7 +100,7 @@ def train(
     """Train a drafter for the model of `llm` and leave it in `out`; goes on where an earlier run was.
 
     Args:
-        method: which drafter, one of `METHODS`.
+        method: which drafter, one of `METHODS` or `COUNTED`.
         llm: the target, without a drafter.
         questions: the prompts; some are held out.
         out: the drafter's folder.
@@ -110,11 +110,14 @@ def train(
         licences: of the prompts by group, for the card.
         begun_s: when the time budget began, of `time.perf_counter`; by default now.
     """
-    if method not in METHODS:
-        raise UnknownNameError("method", method, METHODS)
+    if method not in (known := METHODS | COUNTED):
+        raise UnknownNameError("method", method, known)
+    if method in COUNTED:
+        count = import_module(COUNTED[method]).count
+        return count(llm, questions, out, settings, reporter, data=data, licences=licences, begun_s=begun_s)
     module, data, resume = import_module(METHODS[method]), data or out / "data", out / "resume"
-    times = _Times(resume / "times.json", time.perf_counter() if begun_s is None else begun_s)
-    answers = _collect_answers(llm, questions, data, settings, reporter, times)
+    times = Times(resume / "times.json", time.perf_counter() if begun_s is None else begun_s)
+    answers = collect_answers(llm, questions, data, settings, reporter, times, settings.data_share)
     store = FeatureStore(data, module.taps_for(llm.model.decoder.spec), llm.model.decoder.spec.hidden_size)
     store.begin({"model_fingerprint": opened(llm).fingerprint, "dtype": llm.model.choice.dtype})
     with times.counting("features"):
@@ -173,55 +176,19 @@ def train(
     ).run()
 
 
-class _Times:
-    """Seconds spent in each phase, over all sessions. This one began at `begun_s`."""
-
-    def __init__(self, path: Path, begun_s: float) -> None:
-        self._path, self._uncounted_s = path, begun_s
-        self.values: dict[str, float] = json.loads(path.read_text()) if path.is_file() else {}
-
-    @property
-    def total_s(self) -> float:
-        return sum(self.values.values())
-
-    @property
-    def spent_s(self) -> float:
-        """What no phase has counted yet included."""
-        return self.total_s + time.perf_counter() - self._uncounted_s
-
-    def counting(self, name: str) -> "_Counting":
-        return _Counting(self, name)
-
-    def count_rest(self) -> None:
-        """Loading and whatever else no phase has counted belongs to the budget too."""
-        self.add("loading", time.perf_counter() - self._uncounted_s)
-
-    def add(self, name: str, seconds: float) -> None:
-        self._uncounted_s += seconds
-        self.values[name] = self.values.get(name, 0.0) + seconds
-        write_whole(self._path, json.dumps(self.values))
-
-
-class _Counting:
-    """Adds the time of a block, also where it ends by an error."""
-
-    def __init__(self, times: _Times, name: str) -> None:
-        self._times, self._name = times, name
-
-    def __enter__(self) -> None:
-        self._start_s = time.perf_counter()
-
-    def __exit__(self, *_: object) -> None:
-        self._times.add(self._name, time.perf_counter() - self._start_s)
-
-
-def _collect_answers(
-    llm: LLM, questions: Sequence[Question], data: Path, settings: TrainSettings, reporter: Reporter, times: _Times
+def collect_answers(
+    llm: LLM,
+    questions: Sequence[Question],
+    data: Path,
+    settings: TrainSettings,
+    reporter: Reporter,
+    times: Times,
+    share: float,
 ) -> list[Answer]:
-    """The target's answers: as many as were asked for, or as fit in their share of the time."""
+    """The target's answers: as many as were asked for, or as fit in their share of the time budget."""
     options = DistillOptions(num_tokens=settings.num_tokens, max_new_tokens=settings.max_new_tokens, seed=settings.seed)
     check_split(questions, options.held_out)
-    left_s = settings.data_share * settings.time_budget_s - times.values.get("answers", 0.0)
+    left_s = share * settings.time_budget_s - times.values.get("answers", 0.0)
     reporter.phase("the model answers the prompts", left_s)
     with times.counting("answers"):
         return self_distill(llm, questions, AnswerStore(data), options, reporter.data, time.monotonic() + left_s)

@@ -71,6 +71,11 @@ class NgramTable:
         self._key_at, self._start_at = keys.data, self._starts.data
         self._id_at, self._chance_at = ids.data, chances.data
 
+    @classmethod
+    def empty(cls, order: int) -> "NgramTable":
+        """One that knows nothing."""
+        return cls(order, *(np.zeros(0, dtype=kind) for kind in (np.uint64, np.uint8, np.uint16, np.uint8)))
+
     def after(self, last_ids: Sequence[int]) -> list[tuple[int, float]]:
         """Continuations with their chances, likeliest first, of the longest known context among `last_ids`' ends."""
         for key in reversed(context_keys(last_ids[-self.order :])):

@@ -1,0 +1,126 @@
+"""Making a table for the drafter `ngram_lm`: no features and no steps, one count over the model's own answers."""
+
+import json
+import time
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from foreword.draft.ngram_lm.table import FILE, NgramTable
+from foreword.engine.llm import LLM
+from foreword.files import write_whole
+from foreword.train.card import model_card
+from foreword.train.checkpoint import Progress
+from foreword.train.curves import TOKENS, write_curves
+from foreword.train.method import Measures
+from foreword.train.ngram_counts import count_ngrams
+from foreword.train.self_distill import HELD_OUT, TRAIN, Answer, Question, opened
+from foreword.train.session import Reporter, collect_answers, live_prompts, live_tokens, reserve_s
+from foreword.train.settings import TrainSettings
+from foreword.train.simulate import Chains, measure
+from foreword.train.times import Times
+from foreword.train.verify_live import verified_tokens_per_step
+
+METHOD = "ngram_lm"
+ORDER = 4  # tokens of the longest contexts; five name 0.2 % more tokens rightly, in a third more contexts
+_DATA_SHARE = 0.85  # of the time budget for answers: they are all it takes
+_DEPTH = 4  # deepest guess that is measured
+_SHARES = (0.125, 0.25, 0.5, 1.0)  # of the answers, for the curve: does it still rise?
+
+
+def count(
+    llm: LLM,
+    questions: Sequence[Question],
+    out: Path,
+    settings: TrainSettings,
+    reporter: Reporter,
+    *,
+    data: Path | None = None,
+    licences: Mapping[str, str] | None = None,
+    begun_s: float | None = None,
+) -> Progress:
+    """Have the model answer, count, and leave the table in `out`. See `session.train`; the same command again counts anew."""
+    data = data or out / "data"
+    times = Times(out / "resume" / "times.json", time.perf_counter() if begun_s is None else begun_s)
+    answers = collect_answers(llm, questions, data, settings, reporter, times, _DATA_SHARE)
+    reporter.phase("counting what follows what")
+    checkpoint, start_s, progress = opened(llm), time.perf_counter(), Progress()
+    train = [answer for answer in answers if answer.split == TRAIN]
+    judged = [a for a in answers if a.split == HELD_OUT and a.temperature == 0.0 and a.answer_len >= 2]
+    table, measures = NgramTable.empty(ORDER), measure([], _DEPTH, {})
+    for done, share in enumerate(_SHARES):
+        reporter.data(done, len(_SHARES))
+        part = train[: max(1, round(share * len(train)))]
+        table = count_ngrams(
+            [a.token_ids for a in part], [a.prompt_len for a in part], ORDER, checkpoint.spec.vocab_size
+        )
+        measures = measured(table, judged)
+        progress.num_tokens, progress.best = sum(a.answer_len for a in part), measures.tokens_per_step
+        progress.curve.append(
+            {
+                "answer_tokens": progress.num_tokens,
+                "accept_by_depth": [round(rate, 4) for rate in measures.accept_by_depth],
+                "tokens_per_step_chain": round(measures.tokens_per_step, 4),
+            }
+        )
+    progress.elapsed_s = time.perf_counter() - start_s
+    told = {
+        "method": METHOD,
+        "target": checkpoint.source,
+        "target_fingerprint": checkpoint.fingerprint,
+        "order": ORDER,
+        "contexts": len(table.keys),
+        "continuations": len(table.ids),
+        "training_s": round(progress.elapsed_s, 1),
+        "answer_tokens_seen": progress.num_tokens,
+        "accept_by_depth": progress.curve[-1]["accept_by_depth"],
+    }
+    _save(out, table, told)
+    prompts, limit_s = live_prompts(answers), reserve_s(settings) / 3
+    verified = verified_tokens_per_step(llm.model, METHOD, out, prompts, live_tokens(settings), limit_s)
+    card = model_card(
+        method=METHOD,
+        model=checkpoint.source,
+        licences=licences or {},
+        questions=questions,
+        answers=answers,
+        measures=measures,
+        facts={**told, **{f"{name}_s": round(value, 1) for name, value in times.values.items()}},
+        verified=verified,
+    )
+    (out / "README.md").write_text(card, encoding="utf-8")
+    write_curves(out, progress.curve, TOKENS)
+    reporter.best(measures, verified)
+    return progress
+
+
+def measured(table: NgramTable, answers: Sequence[Answer]) -> Measures:
+    """Chains of the table's likeliest tokens against greedy answers: a guess counts where all before it were right."""
+    chains: list[Chains] = []
+    by_category: dict[str, list[int]] = defaultdict(lambda: [0, 0])
+    for answer in answers:
+        ids = answer.token_ids
+        row = [_num_right(table, ids, place) for place in range(answer.prompt_len, len(ids) - 1)]
+        chains.append(row)
+        found = by_category[answer.category or "none"]
+        found[0] += sum(n > 0 for n in row)
+        found[1] += len(row)
+    shares = {name: right / num for name, (right, num) in sorted(by_category.items())}
+    return measure(chains, _DEPTH, shares)
+
+
+def _num_right(table: NgramTable, ids: Sequence[int], place: int) -> int:
+    """How many guesses after the token at `place` are the text's own, up to the deepest."""
+    for depth in range(min(_DEPTH, len(ids) - 1 - place)):
+        at = place + depth + 1
+        guesses = table.after(ids[max(0, at - table.order) : at])
+        if not guesses or guesses[0][0] != ids[at]:
+            return depth
+    return min(_DEPTH, len(ids) - 1 - place)
+
+
+def _save(folder: Path, table: NgramTable, told: Mapping[str, Any]) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    table.save(folder / FILE)
+    write_whole(folder / "config.json", json.dumps({"foreword": dict(told)}, indent=2) + "\n")

@@ -1,0 +1,52 @@
+"""How long a run's phases took, over all its sessions."""
+
+import json
+import time
+from pathlib import Path
+
+from foreword.files import write_whole
+
+
+class Times:
+    """Seconds spent in each phase, over all sessions. This one began at `begun_s`."""
+
+    def __init__(self, path: Path, begun_s: float) -> None:
+        self._path, self._uncounted_s = path, begun_s
+        self.values: dict[str, float] = json.loads(path.read_text()) if path.is_file() else {}
+
+    @property
+    def total_s(self) -> float:
+        """Of all phases that are over."""
+        return sum(self.values.values())
+
+    @property
+    def spent_s(self) -> float:
+        """What no phase has counted yet included."""
+        return self.total_s + time.perf_counter() - self._uncounted_s
+
+    def counting(self, name: str) -> "Counting":
+        """For a `with` block that is a phase."""
+        return Counting(self, name)
+
+    def count_rest(self) -> None:
+        """Loading and whatever else no phase has counted belongs to the budget too."""
+        self.add("loading", time.perf_counter() - self._uncounted_s)
+
+    def add(self, name: str, seconds: float) -> None:
+        """A phase took so long."""
+        self._uncounted_s += seconds
+        self.values[name] = self.values.get(name, 0.0) + seconds
+        write_whole(self._path, json.dumps(self.values))
+
+
+class Counting:
+    """Adds the time of a block, also where it ends by an error."""
+
+    def __init__(self, times: Times, name: str) -> None:
+        self._times, self._name = times, name
+
+    def __enter__(self) -> None:
+        self._start_s = time.perf_counter()
+
+    def __exit__(self, *_: object) -> None:
+        self._times.add(self._name, time.perf_counter() - self._start_s)
