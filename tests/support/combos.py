@@ -52,6 +52,7 @@ ROWS = (
     Row("recycling", "chain", {"recycling_top_k": 1}, "recycling_top_k 1"),
     Row("recycling", "tree"),
     Row("lookahead", "tree"),
+    Row("ngram_lm", "tree", {"method": "ngram_lm", "model": "{ngram_lm}"}),
     Row("layerskip", "chain", {"exit_layer": 1}),
     Row("layerskip", "tree", {"exit_layer": 1, "draft_tree_width": 3}, "draft_tree_width 3"),
     Row("synthetic", "", settings="without a reference"),

@@ -6,10 +6,14 @@ from collections.abc import Callable
 from foreword.config import DraftConfig, draft_config
 from foreword.draft.cascade import CascadeDrafter
 from foreword.draft.draft_model import ModelDrafter
+from foreword.draft.ngram_lm.drafter import NgramLmDrafter
 from foreword.draft.registry import make_drafter
 from foreword.draft.universal import UniversalDrafter
+from foreword.sampling.params import SamplingParams
 from foreword.target.target import Target
+from tests.support.ngram_tables import table_of_texts
 from tests.support.toy_decoder import BlurredDecoder, ToyDecoder
+from tests.support.toy_engine import plain_tokens
 from tests.support.toy_tokenizers import PairTokenizer, SingleTokenizer
 
 
@@ -67,6 +71,14 @@ def universal_drafter(target: Target):
     return UniversalDrafter(pair_model(), PairTokenizer(), SingleTokenizer(), DraftConfig(method="draft_model"))
 
 
+def ngram_lm_drafter(target: Target) -> NgramLmDrafter:
+    """Counted over what the target says."""
+    params = SamplingParams(max_tokens=40)
+    size = target.spec.vocab_size
+    texts = [[i % size, *plain_tokens(target.decoder, [i % size], params)] for i in range(12)]
+    return NgramLmDrafter(table_of_texts(texts, size))
+
+
 def cascade_drafter(is_merging: bool) -> Callable[[Target], object]:
     def make(target: Target):
         parts = [by_name("suffix"), by_name("recycling"), by_name("lookahead"), model_drafter()]
@@ -87,6 +99,7 @@ DRAFTERS: dict[str, Callable[[Target], object]] = {
     "recycling-per-request": by_name({"method": "recycling", "recycling_per_request": True, "recycling_top_k": 3}),
     "lookahead": by_name("lookahead"),
     "lookahead-3-4-2": by_name(_LOOKAHEAD),
+    "ngram_lm": ngram_lm_drafter,
     "layerskip": by_name({"method": "layerskip", "exit_layer": 1}),
     "layerskip-tree": by_name({"method": "layerskip", "exit_layer": 1, "draft_tree_width": 3}),
     "draft_model": model_drafter(),

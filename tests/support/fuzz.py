@@ -264,6 +264,7 @@ def _drafter(rng: random.Random, files: TinyFiles) -> dict[str, Any]:
             "lookahead_guesses": rng.randint(1, 4),
             "lookahead_pool_from_prompt": rng.random() < 0.5,
         },
+        "ngram_lm": lambda: {"model": str(files.ngram_lm)},
         "layerskip": lambda: {"exit_layer": 1, **model_options},
         "draft_model": lambda: {"model": str(rng.choice((files.draft, files.draft, files.target))), **model_options},
         "universal": lambda: {"method": "draft_model", "model": str(files.other)},
@@ -280,7 +281,8 @@ def _drafter(rng: random.Random, files: TinyFiles) -> dict[str, Any]:
         },
         "cascade": lambda: {
             "method": ",".join(rng.sample(["ngram", "suffix", "recycling", "lookahead", "layerskip",
-                                           f"draft_model={files.draft}", f"eagle3={files.eagle3}"], rng.randint(2, 4))),
+                                           f"draft_model={files.draft}", f"eagle3={files.eagle3}",
+                                           f"ngram_lm={files.ngram_lm}"], rng.randint(2, 4))),
             "cascade_merge": rng.random() < 0.5,
             "cascade_threshold": rng.choice((0.0, 0.5, 1.5)),
         },

@@ -5,6 +5,7 @@ strings occur and guesses are sometimes right.
 """
 
 import json
+import random
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,6 +18,7 @@ from foreword.config import ModelSpec
 from foreword.target.load import LoadedModel, load_model
 from tests.support.eagle_heads import head_config, head_tensors, save_head
 from tests.support.medusa_heads import random_heads, save_heads, vllm_config
+from tests.support.ngram_tables import save_table, table_of_texts
 from tests.support.tiny_files import write_folder
 from tests.support.tiny_models import TinyWeights, tiny_spec
 from tests.support.toy_tokenizers import byte_level_backend
@@ -42,6 +44,7 @@ class TinyFiles:
     eagle3_reduced: Path
     medusa: Path
     medusa_reduced: Path  # two layers a head, half the vocabulary
+    ngram_lm: Path
 
     def load(self, runtime: str = "torch") -> LoadedModel:
         """The target: float32 on torch, int8 on native."""
@@ -76,6 +79,7 @@ def write_tiny_llm(folder: Path) -> TinyFiles:
         eagle3_reduced=_head(folder / "eagle3-reduced", spec, True, torch.arange(0, VOCAB_SIZE, 2)),
         medusa=_medusa(folder / "medusa", spec),
         medusa_reduced=_medusa(folder / "medusa-reduced", spec, torch.arange(0, VOCAB_SIZE, 2)),
+        ngram_lm=save_table(folder / "ngram-lm", table_of_texts(_walks(), VOCAB_SIZE)),
     )
 
 
@@ -86,6 +90,17 @@ def _like(weights: TinyWeights, spec: ModelSpec, blur: float = 0.1) -> TinyWeigh
         theirs = weights.tensors[name][: noise.shape[0]]
         made.tensors[name] = theirs if noise.ndim == 1 else theirs + blur * noise
     return made
+
+
+def _walks(num: int = 12, length: int = 60) -> list[list[int]]:
+    """Texts in which a token is mostly followed by one of two."""
+    rng = random.Random(8)
+    after = [rng.sample(range(VOCAB_SIZE), 2) for _ in range(VOCAB_SIZE)]
+    texts = [[rng.randrange(VOCAB_SIZE)] for _ in range(num)]
+    for text in texts:
+        while len(text) < length:
+            text.append(rng.choice(after[text[-1]]))
+    return texts
 
 
 def _model(folder: Path, weights: TinyWeights, backend: tokenizers.Tokenizer) -> Path:

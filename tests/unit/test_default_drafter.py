@@ -79,7 +79,7 @@ REFUSED = {
     "ngram=x,draft_model=y": "drafter ngram reads no weights, and 'x' is named for it",
     "suffix,suffix": "names suffix twice; name each drafter once",
     "draft_model=a,draft_model=a": "names draft_model=a twice",
-    "auto,suffix": "auto is suffix, drafting only what pays.*name suffix with policy adaptive",
+    "auto,suffix": "auto is suffix .*drafting only what pays.*name suffix with policy adaptive",
     "recycling,auto": "name suffix,recycling with policy adaptive",
 }
 

@@ -36,7 +36,7 @@ from foreword.train.self_distill import (
     self_distill,
     split_of,
 )
-from foreword.train.session import METHODS, live_prompts, target_tables, train
+from foreword.train.session import COUNTED, METHODS, live_prompts, target_tables, train
 from foreword.train.settings import TrainSettings
 from foreword.train.simulate import measure, tokens_per_step
 from foreword.train.vocabulary import count_draft_vocab, draft_ids, vocab_maps
@@ -581,4 +581,4 @@ def test_the_time_left_is_never_more_than_the_phase_may_take(capsys, monkeypatch
 def test_durations_and_names():
     assert parse_duration("--x", "1h30m") == 5400
     assert parse_duration("--x", "90s") == 90
-    assert tuple(METHODS) == METHOD_NAMES
+    assert (*METHODS, *COUNTED) == METHOD_NAMES

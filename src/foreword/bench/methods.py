@@ -15,6 +15,7 @@ NEEDS_AND_FITS: dict[str, tuple[str, str]] = {
     "ngram": ("nothing", "edits, code, summaries: text that copies"),
     "suffix": ("nothing", "edits, code, agents: text that repeats itself"),
     "recycling": ("nothing", "any text; learns as it goes"),
+    "ngram_lm": ("a table, counted in minutes", "one model, any text; beside suffix"),
     "lookahead": ("nothing", "machines with arithmetic to spare"),
     "layerskip": ("nothing", "models trained to exit early"),
     "synthetic": ("the answer itself", "measuring an engine, not drafting"),

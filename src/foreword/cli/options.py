@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 # Written out, since the registries import torch and --help must not; a test holds them to the registries.
 DRAFTER_NAMES = (
-    "auto, none, ngram, suffix, recycling, lookahead, layerskip, synthetic, "
+    "auto, none, ngram, suffix, recycling, lookahead, ngram_lm=PATH, layerskip, synthetic, "
     "draft_model=PATH, medusa=PATH, medusa2, eagle=PATH, eagle2=PATH, eagle3=PATH"
 )
 VERIFIER_NAMES = "match, rejection, block, typical"

@@ -77,8 +77,8 @@ def check_draft_config(config: DraftConfig) -> None:
     if len(parts) > 1 and "auto" in names:
         others = [part for part, name in zip(parts, names, strict=True) if name not in ("auto", "suffix")]
         raise ConfigError(
-            f"drafter is {config.method!r}; auto is suffix, drafting only what pays, and goes with no other: name "
-            f"{','.join(['suffix', *others])} with policy adaptive (--adaptive), which is the same for several"
+            f"drafter is {config.method!r}; auto is suffix (and ngram_lm, where there is a table for the model), drafting only what "
+            f"pays, and goes with no other: name {','.join(['suffix', *others])} with policy adaptive (--adaptive)"
         )
 
 

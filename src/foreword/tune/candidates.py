@@ -11,7 +11,7 @@ from foreword.errors import ConfigError
 
 PLAIN = "none"
 UNTRAINED = ("auto", "suffix", "ngram", "recycling", "lookahead", "suffix+recycling")
-_TRAINED = ("eagle3", "eagle2", "eagle", "medusa")
+_TRAINED = ("ngram_lm", "eagle3", "eagle2", "eagle", "medusa")
 _ADAPTIVE_NODES = 16
 _LARGEST = 32
 

@@ -137,7 +137,7 @@ class Search:
         best = None if facts is None else facts.best
         found = variants(arm.candidate, arm.num_nodes, None if best is None else best[0])
         has_auto = any(other.candidate.config.method == "auto" for other in self.outcome.arms)
-        # `auto` is suffix under the adaptive policy: not twice.
+        # `auto` has suffix under the adaptive policy: not twice.
         return [v for v in found if not (has_auto and (v.config.method, v.policy) == ("suffix", "adaptive"))]
 
     def _look_at_pairs(self, candidates: Sequence[Candidate]) -> None:

@@ -66,11 +66,17 @@ class NgramLmDrafter(BaseDrafter):
 
 def make(config: DraftConfig, target: Target) -> NgramLmDrafter:
     """For the registry: the table that is named, or the one that comes for this model."""
-    fingerprint = getattr(target.model.checkpoint, "fingerprint", None) if target.model else None
-    folder = config.model or (trained_drafter(METHOD, fingerprint) if fingerprint else None)
-    if folder is None:
+    table = load_table(Path(config.model), target.spec.vocab_size) if config.model else table_of(target)
+    if table is None:
         raise ConfigError(
             "drafter ngram_lm needs a table of what this model says, and none comes with foreword for it; one is counted in minutes: "
             "foreword train ngram_lm --own-prompts 1000 --out FOLDER, then --drafter ngram_lm=FOLDER"
         )
-    return NgramLmDrafter(load_table(Path(folder), target.spec.vocab_size))
+    return NgramLmDrafter(table)
+
+
+def table_of(target: Target) -> NgramTable | None:
+    """The table that comes with foreword for this model, or lies in the cache; None where there is none."""
+    fingerprint = getattr(target.model.checkpoint, "fingerprint", None) if target.model else None
+    folder = trained_drafter(METHOD, fingerprint) if fingerprint else None
+    return None if folder is None else load_table(folder, target.spec.vocab_size)
