@@ -28,9 +28,8 @@ def inspect(files, capsys):
 
 
 def test_kinds_are_told_from_the_files(files, tmp_path):
-    assert [drafter_kind(str(path)) for path in (files.medusa, files.eagle, files.eagle3, files.draft)] == [
-        "medusa", "eagle2", "eagle3", None,
-    ]  # fmt: skip
+    paths = (files.medusa, files.eagle, files.eagle3, files.draft, files.ngram_lm)
+    assert [drafter_kind(str(path)) for path in paths] == ["medusa", "eagle2", "eagle3", None, "ngram_lm"]
     assert drafter_kind(str(tmp_path / "heads.pt")) is None
     (tmp_path / "heads.pt").touch()
     assert drafter_kind(str(tmp_path / "heads.pt")) == "medusa"
@@ -53,7 +52,8 @@ def test_medusa_heads_are_described_tried_and_measured(files, inspect):
 
 
 @pytest.mark.parametrize(
-    ("name", "layout"), [("eagle", "eagle2"), ("eagle3_reduced", "eagle3"), ("draft", "draft_model")]
+    ("name", "layout"),
+    [("eagle", "eagle2"), ("eagle3_reduced", "eagle3"), ("draft", "draft_model"), ("ngram_lm", "ngram_lm")],
 )
 def test_other_drafters_are_described(name, layout, files, inspect):
     facts = json.loads(inspect(getattr(files, name), "--json", "--no-measure"))

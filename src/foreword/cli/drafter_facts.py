@@ -21,6 +21,7 @@ _WEIGHTS = (".pt", ".bin", ".safetensors")
 def drafter_kind(path: str) -> str | None:
     """Medusa, medusa2 (tuned with its target), eagle2 (serves EAGLE-1 too), eagle3, a draft model trained here; None for others."""
     from foreword.draft.medusa.files import FILES
+    from foreword.draft.ngram_lm.drafter import METHOD as NGRAM_LM
     from foreword.draft.trained_model import is_trained_model
 
     local = Path(path).expanduser()
@@ -30,6 +31,8 @@ def drafter_kind(path: str) -> str | None:
         return None
     if is_trained_model(local):
         return "draft_model"
+    if (card := _card(local)).get("method") == NGRAM_LM:
+        return NGRAM_LM
     try:
         names = set(open_tensors(drafter_folder(path, FILES), FILES)[1])
     except ForewordError:
@@ -41,21 +44,26 @@ def drafter_kind(path: str) -> str | None:
     )
     if not is_medusa:
         return None
-    return (
-        "medusa2"
-        if (read_json_if_any(local / "config.json").get("foreword") or {}).get("method") == "medusa2"
-        else "medusa"
-    )
+    return "medusa2" if card.get("method") == "medusa2" else "medusa"
+
+
+def _card(folder: Path) -> Mapping[str, Any]:
+    """What foreword wrote of a drafter that it made; empty for others'."""
+    return read_json_if_any(folder / "config.json").get("foreword") or {}
 
 
 def drafter_facts(kind: str, path: str) -> dict[str, Any]:
     """What the files hold, ready for JSON. Sizes in bytes. Errors of opening them pass through."""
+    from foreword.draft.ngram_lm.drafter import METHOD as NGRAM_LM
+
     if kind in ("medusa", "medusa2"):
         from foreword.draft.medusa.files import open_heads
 
         return {**_medusa_facts(open_heads(path)), "drafter": kind, "path": path}
     if kind == "draft_model":
         return {**_model_facts(path), "path": path}
+    if kind == NGRAM_LM:
+        return {**_table_facts(Path(path).expanduser()), "path": path}
     from foreword.draft.eagle.files import EagleFiles
 
     return {**_eagle_facts(kind, EagleFiles(path)), "path": path}
@@ -173,6 +181,21 @@ def _options(config: Mapping[str, Any]) -> list[str]:
 
     own = [name for name in ("norm_before_residual", "norm_output") if config.get(name)]
     return [*([norm] if (norm := stream_norm(config)) else []), *own]
+
+
+def _table_facts(folder: Path) -> dict[str, Any]:
+    from foreword.draft.ngram_lm.table import load_table
+
+    table, card = load_table(folder), _card(folder)
+    return {
+        "drafter": "ngram_lm",
+        "layout": f"contexts of 1 to {table.order} tokens",
+        "num_contexts": len(table.keys),
+        "num_continuations": len(table.ids),
+        "stored_bytes": table.num_bytes,
+        "made_for": card.get("target"),
+        "notes": [],
+    }
 
 
 def _model_facts(path: str) -> dict[str, Any]:

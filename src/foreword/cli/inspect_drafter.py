@@ -19,6 +19,8 @@ _LABELS = {
     "fc": "fc",
     "hidden_size": "hidden size",
     "num_parameters": "parameters",
+    "num_contexts": "contexts",
+    "num_continuations": "continuations",
     "vocab_size": "vocabulary",
     "draft_vocab_size": "draft vocabulary",
     "options": "options",

@@ -97,8 +97,8 @@ class NgramTable:
             file.write(save(tensors, metadata={"format": "np"}))
 
 
-def load_table(folder: Path, vocab_size: int) -> NgramTable:
-    """The table in a drafter's folder, checked to be one.
+def load_table(folder: Path, vocab_size: int | None = None) -> NgramTable:
+    """The table in a drafter's folder, checked to be one, and, where that is given, to fit a vocabulary.
 
     Raises:
         CheckpointError: there is none, it is damaged, or for another vocabulary.
@@ -121,7 +121,7 @@ def load_table(folder: Path, vocab_size: int) -> NgramTable:
             f"{path} is damaged: order {order!r}, {len(keys)} keys, which should rise, {len(counts)} counts that add up to "
             f"{num_entries}, {len(ids)} ids, {len(chances)} chances; make it anew"
         )
-    if num_entries and int(ids.max()) >= vocab_size:
+    if vocab_size is not None and num_entries and int(ids.max()) >= vocab_size:
         raise CheckpointError(
             f"{path} names token {int(ids.max())}; this model's are 0 to {vocab_size - 1}: it was made for another model"
         )
