@@ -27,7 +27,7 @@ _FEATURES = {
     "i8mm": "ARM int8 matrix",
 }
 _LEAST_FREE_BYTES = 2e9
-_DRAFTER_WHY = "copies from the text so far, only as far as that pays by this machine's measured times"
+_DRAFTER_WHY = "copies from the text so far, or says what the model often says, only as far as that pays by this machine's measured times"
 _DRAFTER_OTHERWISE = f"{STEADY_METHOD} where --verifier is not match: what is said there depends on what is drafted"
 _NATIVE_COST = (
     "without it the torch runtime takes over: in float32 it reads 4 bytes a weight where native reads 1, and its last "

@@ -3,140 +3,145 @@
     chance(w | context) = a c(context w) / n + (1 - a) chance(w | context without its first token)
     a = n / (n + 3 t)          n: times the context was seen, t: different tokens that followed it
 
-The 3, and the least number of times that a context counts, were fitted on answers to prompts of other kinds than those counted.
+The 3, and how often a context must have been seen to count, were fitted on answers to prompts of other kinds than those counted.
+All is arrays, a row for each (context, token): millions of counts are sorted, not kept in dictionaries.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
-from jaxtyping import Float, Int, UInt64
+from jaxtyping import Bool, Float, Int, UInt64
 
 from foreword.draft.ngram_lm.table import SCALE, NgramTable, next_keys
 
 _NOVELTY = 3.0
 _LEAST_SEEN = 2  # of contexts of two tokens or more
-_KEPT, _KEPT_CHANCE = 8, 0.02  # continuations of a shorter context that a longer one inherits
+_KEPT, _KEPT_CHANCE = 8, 0.02  # of a shorter context's continuations, those that a longer one inherits
 _SAVED, _SAVED_CHANCE = 4, 0.06
-_SAME = 0.04  # a context whose chances differ from the shorter one's by less is left out
+_SAME = 0.04  # a context whose chances all differ from the shorter one's by less is left out
 
 
 @dataclass(frozen=True)
 class _Lists:
-    """Continuations of contexts: rows sorted by context, likeliest first within one."""
+    """What may follow contexts: rows sorted by context, likeliest first within one."""
 
     keys: UInt64[np.ndarray, " rows"]
     ids: Int[np.ndarray, " rows"]
     chances: Float[np.ndarray, " rows"]
 
+    def where(self, chosen: Any) -> "_Lists":
+        return _Lists(self.keys[chosen], self.ids[chosen], self.chances[chosen])
+
+
+@dataclass(frozen=True)
+class _Places:
+    """Where something was said: the tokens, and the contexts before them, whole and without their first token."""
+
+    next_ids: Int[np.ndarray, " places"]
+    keys: UInt64[np.ndarray, " places"]
+    shorter_keys: UInt64[np.ndarray, " places"]
+
 
 def count_ngrams(texts: Sequence[Sequence[int]], prompt_lens: Sequence[int], order: int, vocab_size: int) -> NgramTable:
     """The table of what follows contexts of up to `order` tokens in the answers (texts from `prompt_lens` on)."""
     tokens = np.concatenate([np.asarray(text, dtype=np.int64) for text in texts])
-    begins = np.repeat(np.cumsum([0, *map(len, texts[:-1])]), list(map(len, texts)))
-    first = begins + np.repeat(np.asarray(prompt_lens), list(map(len, texts)))
+    lengths = np.asarray([len(text) for text in texts])
+    begins = np.repeat(np.cumsum(lengths) - lengths, lengths)  # where each token's text begins
     place = np.arange(len(tokens))
-    said = place[place >= first]
-    said = said[said > begins[said]]
-    lists: list[_Lists] = []
-    keys, longer = np.zeros(len(said), dtype=np.uint64), _Lists(*(np.zeros(0, dtype=t) for t in ("u8", "i8", "f8")))
-    kept: list[_Lists] = []
+    said = place[place >= begins + np.repeat(np.asarray(prompt_lens), lengths)]
+    keys = np.zeros(len(said), dtype=np.uint64)
+    lists, found = _nothing(), []
     for length in range(1, order + 1):
         is_whole = said - length >= begins[said]
-        said, keys = said[is_whole], keys[is_whole]
-        shorter_keys, keys = keys, next_keys(keys, tokens[said - length])
-        shorter = longer
-        longer = _mixed(keys, shorter_keys, tokens[said], shorter, _LEAST_SEEN if length > 1 else 1)
-        parents = _parents(longer, keys, shorter_keys)
-        kept.append(_told_anew(longer, parents, shorter) if length > 1 else longer)
-        lists.append(longer)
-    return _table(kept, order, vocab_size)
+        said, shorter_keys = said[is_whole], keys[is_whole]
+        keys = next_keys(shorter_keys, tokens[said - length])
+        places, shorter = _Places(tokens[said], keys, shorter_keys), lists
+        lists = _mixed(places, shorter, _LEAST_SEEN if length > 1 else 1)
+        found.append(lists.where(_says_more(lists, places, shorter)))
+    return _table(found, order, vocab_size)
 
 
-def _mixed(
-    keys: UInt64[np.ndarray, " n"],
-    shorter_keys: UInt64[np.ndarray, " n"],
-    next_ids: Int[np.ndarray, " n"],
-    shorter: _Lists,
-    least_seen: int,
-) -> _Lists:
-    """The chances of contexts of one length, from their counts and the chances after the shorter ones."""
-    sorting = np.lexsort((next_ids, keys))
-    keys, shorter_keys, next_ids = keys[sorting], shorter_keys[sorting], next_ids[sorting]
-    is_new = np.ones(len(keys), dtype=bool)
-    is_new[1:] = (keys[1:] != keys[:-1]) | (next_ids[1:] != next_ids[:-1])
-    rows = np.flatnonzero(is_new)
+def _mixed(places: _Places, shorter: _Lists, least_seen: int) -> _Lists:
+    """The chances after contexts of one length, from their counts and the chances after the shorter ones."""
+    sorting = np.lexsort((places.next_ids, places.keys))
+    keys, next_ids = places.keys[sorting], places.next_ids[sorting]
+    rows = np.flatnonzero(_is_new(keys, next_ids))
     counts = np.diff(np.append(rows, len(keys)))
-    keys, shorter_keys, next_ids = keys[rows], shorter_keys[rows], next_ids[rows]
-    contexts, begin, kinds = np.unique(keys, return_index=True, return_counts=True)
-    seen = np.add.reduceat(counts, begin) if len(begin) else counts
-    enough = seen >= least_seen
-    of_row = np.repeat(np.arange(len(contexts)), kinds)
-    weight = seen / (seen + _NOVELTY * kinds)
-    own = enough[of_row]
-    row_keys, row_ids = keys[own], next_ids[own]
-    row_chances = (weight[of_row] * counts / seen[of_row])[own]
-    parts = [(row_keys, row_ids, row_chances)]
-    if len(shorter.keys):  # what the shorter context expects, less sure
-        wanted, parent = contexts[enough], shorter_keys[begin][enough]
-        left, right = np.searchsorted(shorter.keys, parent, "left"), np.searchsorted(shorter.keys, parent, "right")
-        sizes = right - left
-        inherited = np.repeat(left - np.append(0, np.cumsum(sizes)[:-1]), sizes) + np.arange(sizes.sum())
-        factor = np.repeat(1 - weight[enough], sizes)
-        parts.append((np.repeat(wanted, sizes), shorter.ids[inherited], factor * shorter.chances[inherited]))
-    return _summed(*(np.concatenate(columns) for columns in zip(*parts, strict=True)))
+    contexts, first, kinds = np.unique(keys[rows], return_index=True, return_counts=True)
+    seen = np.add.reduceat(counts, first) if len(first) else counts
+    weight, counted = seen / (seen + _NOVELTY * kinds), seen >= least_seen
+    context = np.repeat(np.arange(len(contexts)), kinds)  # of each row
+    own = _Lists(keys[rows], next_ids[rows], weight[context] * counts / seen[context]).where(counted[context])
+    shorter_keys = places.shorter_keys[sorting][rows][first]
+    inherited = _inherited(contexts[counted], shorter_keys[counted], 1 - weight[counted], shorter)
+    return _summed(own, inherited)
 
 
-def _summed(keys: UInt64[np.ndarray, " n"], ids: Int[np.ndarray, " n"], chances: Float[np.ndarray, " n"]) -> _Lists:
-    """Chances of the same continuation added; the likeliest few of each context, likeliest first."""
-    sorting = np.lexsort((ids, keys))
-    keys, ids, chances = keys[sorting], ids[sorting], chances[sorting]
-    is_new = np.ones(len(keys), dtype=bool)
-    is_new[1:] = (keys[1:] != keys[:-1]) | (ids[1:] != ids[:-1])
-    rows = np.flatnonzero(is_new)
-    chances = np.add.reduceat(chances, rows) if len(rows) else chances
-    return _likeliest(_Lists(keys[rows], ids[rows], chances), _KEPT, _KEPT_CHANCE)
+def _inherited(
+    keys: UInt64[np.ndarray, " contexts"],
+    shorter_keys: UInt64[np.ndarray, " contexts"],
+    share: Float[np.ndarray, " contexts"],
+    shorter: _Lists,
+) -> _Lists:
+    """A share of the chances after the shorter contexts."""
+    first = np.searchsorted(shorter.keys, shorter_keys, "left")
+    sizes = np.searchsorted(shorter.keys, shorter_keys, "right") - first
+    row = np.repeat(first - (np.cumsum(sizes) - sizes), sizes) + np.arange(sizes.sum())
+    return _Lists(np.repeat(keys, sizes), shorter.ids[row], np.repeat(share, sizes) * shorter.chances[row])
+
+
+def _summed(own: _Lists, inherited: _Lists) -> _Lists:
+    """Both chances of the same continuation added; the likeliest few of each context."""
+    both = _joined([own, inherited])
+    both = both.where(np.lexsort((both.ids, both.keys)))
+    rows = np.flatnonzero(_is_new(both.keys, both.ids))
+    sums = np.add.reduceat(both.chances, rows) if len(rows) else both.chances
+    return _likeliest(_Lists(both.keys[rows], both.ids[rows], sums), _KEPT, _KEPT_CHANCE)
 
 
 def _likeliest(lists: _Lists, most: int, least_chance: float) -> _Lists:
-    sorting = np.lexsort((lists.ids, -lists.chances, lists.keys))
-    keys, ids, chances = lists.keys[sorting], lists.ids[sorting], lists.chances[sorting]
-    rank = np.arange(len(keys)) - np.searchsorted(keys, keys, "left")
-    keep = (rank < most) & (chances >= least_chance)
-    return _Lists(keys[keep], ids[keep], chances[keep])
+    lists = lists.where(np.lexsort((lists.ids, -lists.chances, lists.keys)))
+    rank = np.arange(len(lists.keys)) - np.searchsorted(lists.keys, lists.keys, "left")
+    return lists.where((rank < most) & (lists.chances >= least_chance))
 
 
-def _parents(
-    lists: _Lists, keys: UInt64[np.ndarray, " n"], shorter_keys: UInt64[np.ndarray, " n"]
-) -> UInt64[np.ndarray, " rows"]:
-    """For each row, the key of the context without its first token."""
-    contexts, first = np.unique(keys, return_index=True)
-    return shorter_keys[first][np.searchsorted(contexts, lists.keys)]
-
-
-def _told_anew(lists: _Lists, parents: UInt64[np.ndarray, " rows"], shorter: _Lists) -> _Lists:
-    """The contexts that say something else than the shorter ones."""
-    # The chance that the shorter context gives each row's token, if it names it.
-    pair = next_keys(parents, lists.ids)
-    shorter_pair = next_keys(shorter.keys, shorter.ids)
-    sorting = np.argsort(shorter_pair)
-    place = np.minimum(np.searchsorted(shorter_pair[sorting], pair), max(len(sorting) - 1, 0))
-    found = shorter_pair[sorting][place] == pair if len(sorting) else np.zeros(len(pair), dtype=bool)
-    thought = np.where(found, shorter.chances[sorting][place] if len(sorting) else 0.0, 0.0)
+def _says_more(lists: _Lists, places: _Places, shorter: _Lists) -> Bool[np.ndarray, " rows"]:
+    """The rows of contexts that say something else than the shorter ones."""
+    contexts, first = np.unique(places.keys, return_index=True)
+    shorter_keys = places.shorter_keys[first][np.searchsorted(contexts, lists.keys)]
+    pairs, known = next_keys(shorter_keys, lists.ids), next_keys(shorter.keys, shorter.ids)
+    sorting = np.argsort(known)
+    known, chances = np.append(known[sorting], pairs[:1]), np.append(shorter.chances[sorting], 0.0)  # one for the end
+    row = np.searchsorted(known[: len(sorting)], pairs)
+    thought = np.where(known[row] == pairs, chances[row], 0.0)
     differs = np.abs(lists.chances - thought) >= _SAME
-    says_more = np.isin(lists.keys, lists.keys[differs])
-    return _Lists(lists.keys[says_more], lists.ids[says_more], lists.chances[says_more])
+    return np.isin(lists.keys, lists.keys[differs])
 
 
-def _table(kept: Sequence[_Lists], order: int, vocab_size: int) -> NgramTable:
-    whole = _Lists(*(np.concatenate([getattr(part, name) for part in kept]) for name in ("keys", "ids", "chances")))
-    saved = _likeliest(whole, _SAVED, _SAVED_CHANCE)
+def _table(found: Sequence[_Lists], order: int, vocab_size: int) -> NgramTable:
+    saved = _likeliest(_joined(found), _SAVED, _SAVED_CHANCE)
     keys, counts = np.unique(saved.keys, return_counts=True)
-    small = vocab_size <= 1 << 16
     return NgramTable(
         order,
         keys,
         counts.astype(np.uint8),
-        saved.ids.astype(np.uint16 if small else np.uint32),
+        saved.ids.astype(np.uint16 if vocab_size <= 1 << 16 else np.uint32),
         np.clip(np.rint(saved.chances * SCALE), 1, SCALE).astype(np.uint8),
     )
+
+
+def _nothing() -> _Lists:
+    return _Lists(np.zeros(0, dtype=np.uint64), np.zeros(0, dtype=np.int64), np.zeros(0))
+
+
+def _joined(lists: Sequence[_Lists]) -> _Lists:
+    return _Lists(*(np.concatenate([getattr(one, name) for one in lists]) for name in ("keys", "ids", "chances")))
+
+
+def _is_new(keys: UInt64[np.ndarray, " rows"], ids: Int[np.ndarray, " rows"]) -> Bool[np.ndarray, " rows"]:
+    """Whether a row is another than the one before it."""
+    is_new = np.ones(len(keys), dtype=bool)
+    is_new[1:] = (keys[1:] != keys[:-1]) | (ids[1:] != ids[:-1])
+    return is_new
