@@ -50,7 +50,9 @@ class CascadeDrafter(BaseDrafter):
         self.uses_reference = any(drafter.uses_reference for drafter in drafters)
         self.default_num_nodes = max(drafter.default_num_nodes for drafter in drafters)
         self._learning = [  # from passes; the others need not look at them
-            turn for turn, drafter in enumerate(drafters) if type(drafter).observe is not BaseDrafter.observe
+            turn
+            for turn, drafter in enumerate(drafters)
+            if getattr(type(drafter), "observe", None) is not BaseDrafter.observe
         ]
         self._proposals: dict[int, list[DraftTree]] = {}  # by request: each drafter's own
 
