@@ -7,10 +7,12 @@ from foreword.draft import cascade
 from foreword.draft.base import BaseDrafter, DraftNeed, Plan, known_ids
 from foreword.draft.cascade import CascadeDrafter
 from foreword.draft.registry import check_drafter_name, make_drafter
+from foreword.engine.llm import LLM
 from foreword.errors import ConfigError, UnknownNameError
 from foreword.sampling.params import SamplingParams
 from foreword.target.target import Target
 from foreword.tree.draft_tree import DraftTree
+from tests.support.tiny_llm import write_tiny_llm
 from tests.support.toy_decoder import ToyDecoder
 from tests.support.toy_engine import PROMPTS, make_engine, plain_tokens, run
 
@@ -173,3 +175,23 @@ def test_a_common_path_goes_to_the_parts_that_take_one():
 
     cascade.make(DraftConfig(method="suffix,eagle3,medusa=own", model="common"), None, keep)
     assert parts == [("suffix", None), ("eagle3", "common"), ("medusa", "own")]
+
+
+@pytest.mark.parametrize("method", ["ngram,lookahead", "suffix,lookahead"])
+def test_a_window_that_moves_by_being_read_is_never_passed_over(method, tmp_path_factory):
+    """Its nodes have no chance of their own: by what is expected of them they would lose to any guess."""
+    model = write_tiny_llm(tmp_path_factory.mktemp("tiny")).load()
+    llm = LLM(model, DraftConfig(method=method, cascade_threshold=9.0), num_speculative_tokens=12)
+    drafter = llm.engine.parts.drafter
+    lookahead, num_read = drafter.drafters[1], []
+    observe = lookahead.observe
+
+    def watched(requests, trees, *rest):
+        num_read.append(sum(tree.num_drafted for tree in trees))
+        observe(requests, trees, *rest)
+
+    lookahead.observe = watched
+    llm.generate([[1, 2, 3, 1, 2]], SamplingParams(max_tokens=40, ignore_eos=True))
+    after_prompt = num_read[2:-3]  # the window begins behind the prompt, and is cut short near the end
+    assert len(after_prompt) > 5
+    assert min(after_prompt) > 0

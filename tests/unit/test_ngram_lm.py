@@ -9,14 +9,16 @@ import numpy as np
 import pytest
 
 from foreword import LLM, SamplingParams
+from foreword.bench.methods import method_facts
 from foreword.config import DraftConfig
 from foreword.draft.auto import make as make_auto
 from foreword.draft.base import Plan
 from foreword.draft.ngram_lm.drafter import NgramLmDrafter
 from foreword.draft.ngram_lm.drafter import make as make_ngram_lm
 from foreword.draft.ngram_lm.table import FILE, NgramTable, context_keys, load_table, next_keys
-from foreword.errors import CheckpointError, ConfigError
+from foreword.errors import CheckpointError, ConfigError, ModelNotFoundError
 from foreword.train.ngram_counts import count_ngrams
+from foreword.tune.candidates import default_candidates
 from tests.support.ngram_tables import expected_chances, save_table, table_of_texts
 from tests.support.tiny_llm import VOCAB_SIZE, write_tiny_llm
 
@@ -85,7 +87,7 @@ def test_keys_of_arrays_are_those_of_lists():
 
 
 def test_nothing_to_count():
-    for texts, prompt_lens in (([[1, 2]], [2]), ([[1]], [0]), ([[1, 2, 3]], [3])):
+    for texts, prompt_lens in (([], []), ([[1, 2]], [2]), ([[1]], [0]), ([[1, 2, 3]], [3])):
         table = count_ngrams(texts, prompt_lens, 3, 10)
         assert len(table.keys) == len(table.ids) == 0
         assert table.after([1, 2]) == []
@@ -119,10 +121,16 @@ def damaged(folder, **changes):
         {"order": 0},
         {"order": 99},
         {"order": "four"},
+        {"order": 3.0},
+        {"order": True},
+        {"keys": table_of_texts(TEXTS, 10).keys.astype(np.int64)},
+        {"ids": table_of_texts(TEXTS, 10).ids.astype(np.float32)},
+        {"counts": np.array(3, dtype=np.uint8)},
+        {"chances": table_of_texts(TEXTS, 10).chances[None]},
     ],
 )
 def test_a_damaged_file_is_refused(tmp_path, changes):
-    with pytest.raises(CheckpointError, match="is damaged: order"):
+    with pytest.raises(CheckpointError, match="is damaged: "):
         load_table(damaged(tmp_path, **changes), 10)
 
 
@@ -135,8 +143,20 @@ def test_what_is_no_table_is_refused(tmp_path):
         load_table(folder, 10)
     folder = damaged(tmp_path / "card")
     (folder / "config.json").write_text(json.dumps({"foreword": {"method": "medusa"}}))
-    with pytest.raises(CheckpointError, match="holds no n-gram table"):
+    with pytest.raises(CheckpointError, match="is damaged: order None"):
         load_table(folder, 10)
+
+
+def test_a_path_is_what_it_is_for_other_drafters(model, files, tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    save_table(tmp_path / "mine", table_of_texts(TEXTS, VOCAB_SIZE))
+    assert LLM(model, "ngram_lm=~/mine").engine.parts.drafter.name == "ngram_lm"
+    with pytest.raises(ModelNotFoundError, match="there is no drafter '.*nowhere'; allowed: a folder with config.json"):
+        LLM(model, f"ngram_lm={tmp_path / 'nowhere'}")
+    with pytest.raises(ModelNotFoundError, match="there is no drafter"):
+        LLM(model, f"ngram_lm={tmp_path / 'mine' / FILE}")
+    with pytest.raises(CheckpointError, match=r"has no tensor 'keys', so it is no n-gram table"):
+        LLM(model, f"ngram_lm={files.eagle3}")
 
 
 def view(token_ids):
@@ -177,8 +197,13 @@ def test_a_path_goes_on_with_its_own_tokens():
 
 
 @pytest.fixture(scope="module")
-def model(tmp_path_factory):
-    return write_tiny_llm(tmp_path_factory.mktemp("tiny")).load()
+def files(tmp_path_factory):
+    return write_tiny_llm(tmp_path_factory.mktemp("tiny"))
+
+
+@pytest.fixture(scope="module")
+def model(files):
+    return files.load()
 
 
 @pytest.fixture(autouse=True)
@@ -202,6 +227,10 @@ def test_auto_asks_a_table_where_there_is_one(model, tmp_path):
     on_the_shelf(tmp_path, model)
     llm = LLM(model)
     assert llm.engine.parts.drafter.name == "suffix,ngram_lm"
+    facts = method_facts(llm)
+    assert (facts["drafter"], facts["weights"]) == ("auto", ["mine"])
+    assert "a table" in facts["needs"], "a report says what auto had"
+    assert "suffix+ngram_lm" in [c.name for c in default_candidates(model.checkpoint.fingerprint, ())]
     assert llm.config.num_speculative_tokens == 16
     assert [llm.generate([[3]], p)[0].token_ids for p in params] == plain
     drafted = LLM(model, "ngram_lm").generate([[3]], params[0])[0]

@@ -1,6 +1,7 @@
 """Prompts that the model writes itself."""
 
 import json
+from types import SimpleNamespace
 
 import pytest
 
@@ -10,6 +11,8 @@ from foreword.errors import ConfigError
 from foreword.train import own_prompts
 from foreword.train.own_prompts import BEGINNINGS, beginning, user_turn, write_own_prompts
 from tests.support.tiny_chat import write_tiny_chat
+from tests.support.tiny_files import add_sentencepiece_tokenizer
+from tests.unit.test_checkpoint_tokenizer import gguf_tokenizer
 
 
 @pytest.fixture(scope="module")
@@ -72,6 +75,20 @@ def test_every_second_one_goes_on_from_words_it_was_given(llm, tmp_path):
     assert all(text.startswith(beginning(draw)) for draw, text in begun.items())
     assert {beginning(draw) for draw in range(2 * len(BEGINNINGS))} == {"", *BEGINNINGS}
     assert not any(words != words.strip() for words in BEGINNINGS)  # the model says what follows, spaces too
+
+
+def test_given_words_do_not_grow_together_with_what_follows(llm, tmp_path, monkeypatch):
+    """Tokenizers of SentencePiece leave the space out before what they decode."""
+    spm = gguf_tokenizer(tmp_path / "s.gguf", add_sentencepiece_tokenizer)
+    fake = SimpleNamespace(tokenizer=spm)
+    for words in ("ab", "ab:"):
+        ids = spm.encode(f"{words} ab", add_special_tokens=False)[len(spm.encode(words, add_special_tokens=False)) :]
+        assert spm.decode(ids) == "ab", "the space is lost"
+        assert own_prompts._gap(fake, words, ids) == " "
+        assert own_prompts._gap(fake, "", ids) == ""
+    for words, after in (("ab", " cd"), ("ab", "cd"), ("", " cd")):
+        ids = llm.tokenizer.encode(after, add_special_tokens=False)
+        assert own_prompts._gap(llm, words, ids) == "", "byte-level ones say it themselves"
 
 
 @pytest.mark.usefixtures("ends_soon")

@@ -42,7 +42,7 @@ def draft_step(controller, requests, num_right, drafted=DRAFTED, draft_s=0.05 * 
 
 def striding(right=DRAFTED, most=200, request=None):
     """A controller in whose stride the next step lies, and its request."""
-    controller, request = AdaptiveController(costs(), 8, "toy"), request or FakeRequest.make()
+    controller, request = AdaptiveController(costs(), 8, "suffix"), request or FakeRequest.make()
     for _ in range(most):
         draft_step(controller, [request], right)
         if controller._stride.num_left == STEPS - 1:
@@ -68,11 +68,11 @@ def test_a_stride_is_a_few_steps_long():
 def test_the_books_are_those_of_a_controller_that_thinks_at_every_step(monkeypatch):
     rng = random.Random(5)
     rights = [rng.choice([0, 1, 3, 3]) for _ in range(60)]
-    striding_one, one = AdaptiveController(costs(), 8, "toy"), FakeRequest.make()
+    striding_one, one = AdaptiveController(costs(), 8, "suffix"), FakeRequest.make()
     read = [draft_step(striding_one, [one], right) for right in rights]
     striding_one._settle()
     monkeypatch.setattr(controller_file, "begin_stride", lambda *_: Stride())
-    thinking, other = AdaptiveController(costs(), 8, "toy"), FakeRequest.make()
+    thinking, other = AdaptiveController(costs(), 8, "suffix"), FakeRequest.make()
     assert [draft_step(thinking, [other], right) for right in rights] == read, (
         "all that is proposed pays, thought of or not"
     )
@@ -84,7 +84,7 @@ def test_the_books_are_those_of_a_controller_that_thinks_at_every_step(monkeypat
 
 def test_drafts_that_turn_wrong_cost_at_most_half_of_what_was_saved():
     for num_good in (30, 60, 120):
-        controller, request = AdaptiveController(costs(), 8, "toy"), FakeRequest.make()
+        controller, request = AdaptiveController(costs(), 8, "suffix"), FakeRequest.make()
         for _ in range(num_good):
             draft_step(controller, [request], DRAFTED)
         controller._settle()
@@ -97,11 +97,41 @@ def test_drafts_that_turn_wrong_cost_at_most_half_of_what_was_saved():
         assert ledger.saved_s > 0.45 * saved_s
 
 
+def test_a_drafter_that_runs_a_model_is_thought_about_at_every_step():
+    for drafter in ("eagle3", "suffix,eagle3", "draft_model", "one of your own"):
+        controller, request = AdaptiveController(costs(), 8, drafter), FakeRequest.make()
+        for _ in range(60):
+            draft_step(controller, [request], DRAFTED)
+            assert controller._stride.num_left == 0, drafter
+
+
+def test_a_lookup_that_turns_slow_is_not_waited_for_eight_times():
+    controller, request = striding()
+    saved_s = controller.known.book(request).ledger.saved_s
+    taken_s, num_slow = controller.known.book(request).ledger.taken_s, 0
+    while controller._stride.num_left:
+        draft_step(controller, [request], 0, draft_s=max(saved_s / 4, MS))
+        num_slow += 1
+    assert num_slow <= 3
+    controller.plan([request])
+    assert controller.known.book(request).ledger.taken_s > taken_s + num_slow * saved_s / 4, (
+        "what it took is in the books"
+    )
+
+
+def test_a_step_with_nothing_to_propose_says_so():
+    controller, request = striding()
+    plans = controller.plan([request])
+    plans, _ = controller.fit([request], plans, [DraftTree.chain([1])])
+    assert plans[0].reason == "nothing to propose"
+
+
 def test_it_reads_no_tree_that_it_cannot_pay_for():
     controller, request = striding()
     controller._stride.left_s = costs().seconds([1 + DRAFTED], [request.kv_len]) - costs().seconds(
         [1], [request.kv_len]
     )
+    controller._stride.left_s += 0.1 * MS  # what asking takes
     assert draft_step(controller, [request], 0) == DRAFTED
     assert controller._stride.num_left == STEPS - 2
     controller.known.book(request).ledger.saved_s = -1.0  # whoever thinks now reads nothing

@@ -21,7 +21,7 @@ from foreword.adapt.own_time import OwnTime, counted
 from foreword.adapt.rest import MOST_STEPS, Rest
 from foreword.adapt.stride import Stride, begin_stride, past_step
 from foreword.draft.base import Plan
-from foreword.draft.registry import num_looked_up
+from foreword.draft.registry import is_looked_up, num_looked_up
 from foreword.engine.controller import FixedController
 from foreword.engine.request import Request
 from foreword.engine.step import StepRecord, StepTimes
@@ -48,6 +48,7 @@ class AdaptiveController:
         self.own = OwnTime()
         self._fixed = FixedController(num_nodes, drafter)
         self._rest, self._stride = Rest(), Stride()
+        self._is_looked_up = is_looked_up(drafter)
         self._num_looked_up = num_looked_up(drafter)  # what is still asked where a model's time does not come back
 
     @property
@@ -95,10 +96,12 @@ class AdaptiveController:
         self, requests: Sequence[Request], plans: Sequence[Plan], trees: Sequence[DraftTree]
     ) -> tuple[list[Plan], list[DraftTree]]:
         """Plans and trees with the nodes that pay."""
-        if self._rest.is_on or (self._stride.is_on and self._strides(requests[0], trees[0])):
+        if self._rest.is_on:
             return list(plans), list(trees)
         if not any(tree.num_drafted for tree in trees):  # the cheap way out: this is every step while drafting is off
             return [_because(plan, _nothing(plan)) if plan.num_nodes else plan for plan in plans], list(trees)
+        if self._stride.is_on and self._strides(requests[0], trees[0]):
+            return list(plans), list(trees)
         if any(request.is_prefilling for request in requests):
             return list(plans), list(trees)
         known = self.known
@@ -128,7 +131,12 @@ class AdaptiveController:
             self.own.in_step_s = 0.0
             return None
         past = past_step(requests, record, times, self.own, self.costs.seconds([1], [0]))
-        return self._stride.past.append(past) if self._stride.is_on else self.known.learn(requests, past)
+        if self._stride.is_on:
+            self._stride.past.append(past)
+            self._stride.spend(times.draft_s)
+        else:
+            self.known.learn(requests, past)
+        return None
 
     def _plan(self, request: Request, plan: Plan) -> tuple[Plan, int]:
         """A plan, and for how many steps it stays; 0 where it is to be decided anew."""
@@ -153,12 +161,10 @@ class AdaptiveController:
 
     def _may_stride(self, plan: Plan) -> bool:
         """Lookups only: asking a model at every step is worth a thought at every step."""
-        return plan.num_nodes > 0 and not plan.first_drafters and not self.known.asking_costs
+        return self._is_looked_up and plan.num_nodes > 0
 
     def _strides(self, request: Request, tree: DraftTree) -> bool:
         """Whether what it has won pays for this tree, were it all wrong; if not, the stride is over and learnt from."""
-        if not tree.num_drafted:
-            return True
         context = [request.kv_len]
         added_s = self.costs.seconds([tree.num_nodes], context) - self.costs.seconds([tree.num_known], context)
         if self._stride.spend(added_s):

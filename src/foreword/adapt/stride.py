@@ -1,8 +1,8 @@
 """Steps that draft without a thought: while that pays, all that is proposed is read, and is learnt from a few steps later.
 
 Behind a pass the processor's caches are cold (`rest`), and a step's thoughts take 0.2 ms. Thought of together, eight steps cost
-little more than one. A request strides only on what it has won itself: its drafts may add half of that to its passes, were they all
-wrong.
+little more than one. A request strides only on what it has won itself: what drafts add to its passes, were they all wrong, and what
+asking for them takes may be half of that.
 """
 
 from collections.abc import Sequence
@@ -45,7 +45,7 @@ class Stride:
     requests: Sequence[Request] = ()
     plans: list[Plan] = field(default_factory=list)
     num_left: int = 0
-    left_s: float = 0.0  # what its drafts may still add
+    left_s: float = 0.0  # what drafting may still cost
     past: list[PastStep] = field(default_factory=list)
     is_on: bool = False  # whether the step that runs now is one of them
 
@@ -61,7 +61,7 @@ class Stride:
         return self.is_on
 
     def spend(self, added_s: float) -> bool:
-        """Whether a step may be longer by so much; where it may not, the stride is over before it."""
+        """Whether a step may be longer by so much; where it may not, the stride is over."""
         self.left_s -= added_s
         if self.left_s < 0:
             self.is_on, self.num_left = False, 0

@@ -33,8 +33,9 @@ _WEIGHTS = (".safetensors", ".gguf", ".bin")
 def method_facts(llm: LLM) -> dict[str, Any]:
     """Of an engine's drafter, ready for JSON. A path does not leave this machine, only the name of what it leads to."""
     names = [part.partition("=")[0] for part in llm.config.method.split(",")]
-    folders = [folder for folder in (_weights(llm, part) for part in _parts(llm)) if folder is not None]
-    needs = list(dict.fromkeys(NEEDS_AND_FITS.get(name, _UNKNOWN)[0] for name in names))
+    parts = _parts(llm)
+    folders = [folder for folder in (_weights(llm, part) for part in parts) if folder is not None]
+    needs = list(dict.fromkeys(NEEDS_AND_FITS.get(name, _UNKNOWN)[0] for name, _ in parts))
     return {
         "drafter": "+".join(names),
         "num_speculative_tokens": llm.config.num_speculative_tokens,
@@ -47,7 +48,9 @@ def method_facts(llm: LLM) -> dict[str, Any]:
 
 
 def _parts(llm: LLM) -> list[tuple[str, str | None]]:
-    """(name, path) of each drafter."""
+    """(name, path) of each drafter; of `auto`, those that it has found."""
+    if llm.config.method == "auto":
+        return [(name, None) for name in llm.engine.parts.drafter.name.split(",")]
     if "," not in llm.config.method:
         return [(llm.config.method, llm.config.model)]
     split = [part.partition("=") for part in llm.config.method.split(",")]

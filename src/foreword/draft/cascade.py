@@ -128,7 +128,10 @@ class CascadeDrafter(BaseDrafter):
         for turn, tree in enumerate(proposals):
             if self._is_settled(request, turn):
                 return tree
-        return max(proposals, key=expected_accepted)  # the first of equals
+        for tree in reversed(proposals):
+            if 0.0 in (tree.accept_probs or ())[tree.num_known :]:
+                return tree  # it has nodes that are read for the drafter's own sake: passed over, it never learns
+        return max(proposals, key=lambda tree: (expected_accepted(tree), tree.num_drafted > 0))  # the first of equals
 
     def _own_output(self, drafter: Drafter, output: PassOutput, seen: "_Share", top_nodes: Sequence[int]) -> PassOutput:
         """The part of a pass's output that a drafter asked for, on its own nodes; `top_nodes` the cascade asked for."""

@@ -37,6 +37,11 @@ def num_looked_up(method: str) -> int:
     return runs.index(True) if True in runs else 0
 
 
+def is_looked_up(method: str) -> bool:
+    """Whether none of them runs a model."""
+    return all(part.partition("=")[0] in LOOKED_UP for part in method.split(","))
+
+
 def needs_to_see(method: str) -> bool:
     """Whether one that runs a model can only guess after a pass that it has seen, as those do that read the target's states."""
     return any(part.partition("=")[0] in SEEING for part in method.split(","))

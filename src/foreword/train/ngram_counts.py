@@ -46,6 +46,8 @@ class _Places:
 
 def count_ngrams(texts: Sequence[Sequence[int]], prompt_lens: Sequence[int], order: int, vocab_size: int) -> NgramTable:
     """The table of what follows contexts of up to `order` tokens in the answers (texts from `prompt_lens` on)."""
+    if not texts:
+        return NgramTable.empty(order)
     tokens = np.concatenate([np.asarray(text, dtype=np.int64) for text in texts])
     lengths = np.asarray([len(text) for text in texts])
     begins = np.repeat(np.cumsum(lengths) - lengths, lengths)  # where each token's text begins

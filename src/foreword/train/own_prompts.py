@@ -12,7 +12,7 @@ It only grows: ids number the draws, so whoever is killed goes on behind the las
 import json
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -116,7 +116,15 @@ def _texts(llm: LLM, prefix_ids: list[int], end: Mapping[str, Any], seed: int, f
     ]
     for words, result in zip(begun, llm.iterate(given_ids, params), strict=True):
         is_said = result.finish_reason == "stop" and len(result.text.strip()) >= _LEAST_CHARS
-        yield (words + result.text).strip() if is_said else None
+        yield (words + _gap(llm, words, result.token_ids) + result.text).strip() if is_said else None
+
+
+def _gap(llm: LLM, words: str, token_ids: Sequence[int]) -> str:
+    """The space after the given words where decoding what follows them alone loses it, as tokenizers of SentencePiece do."""
+    decode = llm.tokenizer.decode
+    joined = decode([*llm.tokenizer.encode(words, add_special_tokens=False), *token_ids])
+    is_lost = words and joined.startswith(f"{words} ") and not decode(token_ids).startswith(" ")
+    return " " if is_lost else ""
 
 
 def _written(path: Path) -> tuple[set[str], int]:

@@ -11,6 +11,7 @@ from foreword.errors import ConfigError
 
 PLAIN = "none"
 UNTRAINED = ("auto", "suffix", "ngram", "recycling", "lookahead", "suffix+recycling")
+WITH_TABLE = "suffix+ngram_lm"
 _TRAINED = ("ngram_lm", "eagle3", "eagle2", "eagle", "medusa")
 _ADAPTIVE_NODES = 16
 _LARGEST = 32
@@ -58,6 +59,7 @@ def default_candidates(fingerprint: str | None, draft_models: Iterable[str]) -> 
     for method in _TRAINED:
         folder = None if fingerprint is None else trained_drafter(method, fingerprint)
         if folder is not None:
+            found += [candidate(WITH_TABLE)] if method == "ngram_lm" else []
             found.append(Candidate(method, DraftConfig(method=method, model=str(folder))))
     return found + [draft_model(path) for path in draft_models]
 

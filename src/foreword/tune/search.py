@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from foreword.errors import ForewordError
-from foreword.tune.candidates import Candidate, variants
+from foreword.tune.candidates import WITH_TABLE, Candidate, variants
 from foreword.tune.measure import Arm, Bench, TunePrompt
 from foreword.tune.pairs import PairFacts, look_at_pair
 
@@ -136,8 +136,9 @@ class Search:
         facts = self.outcome.pairs.get(arm.candidate.name)
         best = None if facts is None else facts.best
         found = variants(arm.candidate, arm.num_nodes, None if best is None else best[0])
-        has_auto = any(other.candidate.config.method == "auto" for other in self.outcome.arms)
-        # `auto` has suffix under the adaptive policy: not twice.
+        has_table = any(other.candidate.name == WITH_TABLE for other in self.outcome.arms)
+        has_auto = any(other.candidate.config.method == "auto" for other in self.outcome.arms) and not has_table
+        # `auto` is suffix under the adaptive policy, where there is no table: not twice.
         return [v for v in found if not (has_auto and (v.config.method, v.policy) == ("suffix", "adaptive"))]
 
     def _look_at_pairs(self, candidates: Sequence[Candidate]) -> None:

@@ -1,4 +1,4 @@
-"""An n-gram language model of the target's own answers as a drafter: counted, not trained, and asked in microseconds.
+"""An n-gram language model of the target's own answers as a drafter: counted, not trained, and asked in some 20 microseconds.
 
 It knows what the model says after the last few tokens, of any text; `suffix` knows what this text said before. So they go well
 together: `suffix,ngram_lm`. Tables of the model's likeliest next tokens as drafts are in [stewart24], the mixing of long and
@@ -7,13 +7,13 @@ short contexts is [witten91]'s.
 
 import heapq
 from collections.abc import Sequence
-from pathlib import Path
 from typing import final
 
+from foreword.checkpoint.drafter_files import drafter_folder
 from foreword.checkpoint.trained import trained_drafter
 from foreword.config import DraftConfig
 from foreword.draft.base import BaseDrafter, Plan, RequestView, known_ids
-from foreword.draft.ngram_lm.table import NgramTable, load_table
+from foreword.draft.ngram_lm.table import FILE, NgramTable, load_table
 from foreword.errors import ConfigError
 from foreword.target.target import Target
 from foreword.tree.draft_tree import DraftTree
@@ -66,7 +66,8 @@ class NgramLmDrafter(BaseDrafter):
 
 def make(config: DraftConfig, target: Target) -> NgramLmDrafter:
     """For the registry: the table that is named, or the one that comes for this model."""
-    table = load_table(Path(config.model), target.spec.vocab_size) if config.model else table_of(target)
+    folder = drafter_folder(config.model, (FILE,)) if config.model else None
+    table = table_of(target) if folder is None else load_table(folder, target.spec.vocab_size)
     if table is None:
         raise ConfigError(
             "drafter ngram_lm needs a table of what this model says, and none comes with foreword for it; one is counted in minutes: "

@@ -9,7 +9,6 @@
 A context of which nothing is known is looked up by its last tokens alone: the longest one that is there answers.
 """
 
-import json
 from bisect import bisect_left
 from collections.abc import Sequence
 from pathlib import Path
@@ -19,6 +18,7 @@ from jaxtyping import Int, UInt8, UInt64
 from safetensors import SafetensorError
 from safetensors.numpy import load_file, save
 
+from foreword.checkpoint.json_file import read_json_if_any
 from foreword.errors import CheckpointError
 from foreword.files import whole_file
 
@@ -27,6 +27,7 @@ MOST_ORDER = 8
 _FACTOR = 0x9E3779B97F4A7C15  # odd, its bits without a pattern: 2^64 over the golden ratio
 _MASK = (1 << 64) - 1
 _TENSORS = ("keys", "counts", "ids", "chances")
+_KINDS = tuple(("uint64 x 1", "uint8 x 1", f"{ids} x 1", "uint8 x 1") for ids in ("uint16", "uint32"))
 SCALE = 255
 
 
@@ -104,19 +105,32 @@ def load_table(folder: Path, vocab_size: int | None = None) -> NgramTable:
         CheckpointError: there is none, it is damaged, or for another vocabulary.
     """
     path = folder / FILE
+    card = read_json_if_any(folder / "config.json").get("foreword") or {}
     try:
-        order = json.loads((folder / "config.json").read_text())["foreword"]["order"]
         found = load_file(path)
-        keys, counts, ids, chances = (found[name] for name in _TENSORS)
-    except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
+    except (OSError, ValueError, SafetensorError) as error:
         raise CheckpointError(
-            f"{folder} holds no n-gram table ({error!r}); make one with: foreword train ngram_lm"
+            f"{folder} holds no n-gram table ({error}); make one with: foreword train ngram_lm"
         ) from error
+    if missing := [name for name in _TENSORS if name not in found]:
+        kind = card.get("method", "not stated")
+        raise CheckpointError(
+            f"{path} has no tensor {missing[0]!r}, so it is no n-gram table (its card's method: {kind}); make one with: "
+            f"foreword train ngram_lm"
+        )
+    keys, counts, ids, chances = (found[name] for name in _TENSORS)
+    order = card.get("order")
+    kinds = tuple(f"{values.dtype} x {values.ndim}" for values in (keys, counts, ids, chances))
+    if kinds not in _KINDS:
+        raise CheckpointError(
+            f"{path} is damaged: keys, counts, ids and chances are {', '.join(kinds)}; allowed: {', '.join(_KINDS[0])} "
+            f"(number x dimensions; ids also uint32); make it anew"
+        )
     num_entries = int(counts.sum(dtype=np.int64))
     is_whole = (
         len(keys) == len(counts) and num_entries == len(ids) == len(chances) and not np.any(keys[1:] <= keys[:-1])
     )
-    if not is_whole or order not in range(1, MOST_ORDER + 1):
+    if not is_whole or type(order) is not int or not 1 <= order <= MOST_ORDER:
         raise CheckpointError(
             f"{path} is damaged: order {order!r}, {len(keys)} keys, which should rise, {len(counts)} counts that add up to "
             f"{num_entries}, {len(ids)} ids, {len(chances)} chances; make it anew"
