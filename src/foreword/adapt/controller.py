@@ -29,6 +29,7 @@ from foreword.target.target import Target
 from foreword.tree.draft_tree import DraftTree
 
 _PROBE_NODES = 3
+_BET = 0.5  # of the credit, in one step
 _READING = "off for this pass: it reads another request's prompt"
 _NOTHING = "nothing to propose"
 _LOOKUPS = "lookups alone: a model's time does not come back"
@@ -113,8 +114,8 @@ class AdaptiveController:
         first = [tree.num_known for tree in trees]
         plain_rate = len(requests) / (self.costs.seconds(first, contexts) + known.host_s)
         rate = plain_rate * max(1.0, known.speedup)
-        credits = [known.credit_s(request, known.book(request)) for request in requests]
-        choice = choose_nodes(chances, first, contexts, self.costs, rate, sum(credits) / len(credits))
+        most_s = sum(map(self._bet_s, requests)) / len(requests)
+        choice = choose_nodes(chances, first, contexts, self.costs, rate, most_s)
         fitted_plans, fitted = [], []
         for request, plan, tree, nodes, own in zip(requests, plans, trees, choice.nodes, chances, strict=True):
             keep, reason = self._kept(request, tree, nodes, own)
@@ -158,6 +159,14 @@ class AdaptiveController:
         if self._num_looked_up and (has_failed or -missing_s < known.question_s(request, book)):
             return replace(plan, first_drafters=self._num_looked_up, reason=_LOOKUPS), 0
         return plan, 0
+
+    def _bet_s(self, request: Request) -> float:
+        """What a request's drafts may add to this pass: a part of its credit, but one node where it has as much.
+
+        Who bets all of it on one tree is out of the game after a wrong one, however good his chances.
+        """
+        credit_s = self.known.credit_s(request, self.known.book(request))
+        return min(credit_s, max(_BET * credit_s, self.costs.added(request.num_unread, request.kv_len)))
 
     def _may_stride(self, plan: Plan) -> bool:
         """Lookups only: asking a model at every step is worth a thought at every step."""

@@ -70,10 +70,10 @@ class Experience:
 
     def credit_s(self, request: Request, book: Book) -> float:
         """What drafting may still cost a request."""
-        plain_s = self.costs.seconds([request.num_unread], [request.kv_len])
-        if self.all.credit_s() < 0:
+        to_come_s = min(request.remaining, _HORIZON) * self.costs.seconds([request.num_unread], [request.kv_len])
+        if self.all.credit_s(to_come_s) < 0:
             return book.ledger.saved_s
-        return book.ledger.credit_s(min(request.remaining, _HORIZON) * plain_s, self.all.spare_s)
+        return book.ledger.credit_s(to_come_s, self.all.spare_s)
 
     def learn(self, requests: Sequence[Request], past: PastStep) -> None:
         """Of a step in which somebody was thought about."""
