@@ -306,8 +306,8 @@ def test_it_comes_back_when_the_text_turns():
 def test_wrong_cost_figures_are_corrected():
     """The machine is three times slower at width than was measured: drafting must stop where it loses."""
     truth = PassCosts([1, 2, 4, 8, 16], [10 * MS, 20 * MS, 40 * MS, 80 * MS, 160 * MS], [0.0] * 5)
-    speed, _ = simulate(lambda step: 0.5, 0.5, true_cost=truth, steps=1000)
-    assert speed >= 0.97
+    speeds = [simulate(lambda step: 0.5, 0.5, true_cost=truth, steps=1000, seed=seed)[0] for seed in range(4)]
+    assert sum(speeds) / len(speeds) >= 0.97
 
 
 @pytest.mark.parametrize("times", [3.0, 10.0, 100.0])
