@@ -4,7 +4,7 @@ import pytest
 
 from foreword.bench.soak import soak, soak_prompts
 from foreword.checkpoint.trained import trained_drafter
-from foreword.draft.registry import WITHOUT_WEIGHTS
+from foreword.draft.kinds import WITHOUT_WEIGHTS
 from foreword.engine.llm import LLM
 from foreword.sampling.params import SamplingParams
 

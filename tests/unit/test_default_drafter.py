@@ -9,7 +9,8 @@ from foreword.adapt.controller import AdaptiveController
 from foreword.bench.cells import make_cells
 from foreword.cli.main import main
 from foreword.config import parse_draft_config
-from foreword.draft.registry import DRAFTERS, WITHOUT_WEIGHTS, check_draft_config
+from foreword.draft.kinds import WITHOUT_WEIGHTS
+from foreword.draft.registry import DRAFTERS, check_draft_config
 from foreword.engine.controller import FixedController
 from foreword.target.hf_load import adopt_model
 from foreword.target.load import load_model

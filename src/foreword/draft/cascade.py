@@ -15,7 +15,7 @@ import torch
 
 from foreword.config import DraftConfig
 from foreword.draft.base import BaseDrafter, Drafter, DraftNeed, Drawn, Plan, RequestView, known_ids
-from foreword.draft.registry import TRIMMED, WITHOUT_WEIGHTS
+from foreword.draft.kinds import TRIMMED, WITHOUT_WEIGHTS
 from foreword.errors import ConfigError
 from foreword.runtime.base import PassOutput
 from foreword.target.target import Target
