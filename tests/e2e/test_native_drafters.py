@@ -70,6 +70,17 @@ def test_the_head_that_comes_with_foreword(model, plain):
     assert sum(r.stats.new_tokens - 1 for r in results) / sum(r.stats.num_steps for r in results) > 1.4
 
 
+def test_the_table_that_comes_with_foreword(model, plain):
+    """Found by the model's fingerprint and asked by auto, fits, says what the model says, and changes no word."""
+    if trained_drafter("ngram_lm", model.checkpoint.fingerprint) is None:
+        pytest.skip("no table lies in checkpoints/: it comes with the source, not with an installed package")
+    params = SamplingParams(max_tokens=NUM_TOKENS, ignore_eos=True)
+    results = LLM(model, "ngram_lm", batch_size=3).generate(PROMPTS, params)
+    assert [r.token_ids for r in results] == plain["greedy"]
+    assert sum(r.stats.accepted_tokens for r in results) > 0.1 * sum(r.stats.num_steps for r in results)
+    assert LLM(model).engine.parts.drafter.name == "suffix,ngram_lm"
+
+
 def test_a_short_soak(model):
     """2,000 and more tokens of chains, trees, bursts and flaws; `make soak` does 100,000."""
     counts = soak(model, num_prompts=6, tokens_per_run=60)
