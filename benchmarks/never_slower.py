@@ -117,16 +117,16 @@ def in_turn(
     The one with fewer tokens takes the next step; of those with as many, the one after the one before.
     """
     streams = [llm.stream(prompt, params) for llm in llms]
-    seconds, results = [0.0 for _ in llms], [[piece.result] for piece in map(next, streams)]
+    seconds, results = [0.0 for _ in llms], [piece.result for piece in map(next, streams)]
     num_tokens, last = [1 for _ in llms], first
-    while left := [i for i, found in enumerate(results) if found[0] is None]:
+    while left := [i for i, found in enumerate(results) if found is None]:
         last = min(left, key=lambda i: (num_tokens[i], i == last))
         start_s = time.perf_counter()
         piece = next(streams[last])
         seconds[last] += time.perf_counter() - start_s
         num_tokens[last] += len(piece.token_ids)
-        results[last][0] = piece.result
-    return seconds, [result for (result,) in results if result is not None]
+        results[last] = piece.result
+    return seconds, [result for result in results if result is not None]
 
 
 def never_said(llm: LLM, prompts: Sequence[list[int]], params: SamplingParams) -> int:

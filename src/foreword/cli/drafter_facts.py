@@ -21,7 +21,6 @@ _WEIGHTS = (".pt", ".bin", ".safetensors")
 def drafter_kind(path: str) -> str | None:
     """Medusa, medusa2 (tuned with its target), eagle2 (serves EAGLE-1 too), eagle3, a draft model trained here; None for others."""
     from foreword.draft.medusa.files import FILES
-    from foreword.draft.ngram_lm.drafter import METHOD as NGRAM_LM
     from foreword.draft.trained_model import is_trained_model
 
     local = Path(path).expanduser()
@@ -31,8 +30,8 @@ def drafter_kind(path: str) -> str | None:
         return None
     if is_trained_model(local):
         return "draft_model"
-    if (card := _card(local)).get("method") == NGRAM_LM:
-        return NGRAM_LM
+    if (card := _card(local)).get("method") == "ngram_lm":
+        return "ngram_lm"
     try:
         names = set(open_tensors(drafter_folder(path, FILES), FILES)[1])
     except ForewordError:
@@ -54,15 +53,13 @@ def _card(folder: Path) -> Mapping[str, Any]:
 
 def drafter_facts(kind: str, path: str) -> dict[str, Any]:
     """What the files hold, ready for JSON. Sizes in bytes. Errors of opening them pass through."""
-    from foreword.draft.ngram_lm.drafter import METHOD as NGRAM_LM
-
     if kind in ("medusa", "medusa2"):
         from foreword.draft.medusa.files import open_heads
 
         return {**_medusa_facts(open_heads(path)), "drafter": kind, "path": path}
     if kind == "draft_model":
         return {**_model_facts(path), "path": path}
-    if kind == NGRAM_LM:
+    if kind == "ngram_lm":
         return {**_table_facts(Path(path).expanduser()), "path": path}
     from foreword.draft.eagle.files import EagleFiles
 

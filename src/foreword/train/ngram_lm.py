@@ -2,7 +2,6 @@
 
 import json
 import time
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -10,17 +9,15 @@ from typing import Any
 from foreword.draft.ngram_lm.table import FILE, NgramTable
 from foreword.engine.llm import LLM
 from foreword.files import write_whole
-from foreword.train.card import model_card
 from foreword.train.checkpoint import Progress
 from foreword.train.curves import TOKENS, write_curves
 from foreword.train.method import Measures
 from foreword.train.ngram_counts import count_ngrams
 from foreword.train.self_distill import HELD_OUT, TRAIN, Answer, Question, opened
-from foreword.train.session import Reporter, collect_answers, live_prompts, live_tokens, reserve_s
+from foreword.train.session import Reporter, collect_answers, verify_and_describe
 from foreword.train.settings import TrainSettings
-from foreword.train.simulate import Chains, measure
+from foreword.train.simulate import measure_answers
 from foreword.train.times import Times
-from foreword.train.verify_live import verified_tokens_per_step
 
 METHOD = "ngram_lm"
 ORDER = 4  # tokens of the longest contexts; five name 0.2 % more tokens rightly, in a third more contexts
@@ -48,7 +45,7 @@ def count(
     checkpoint, start_s, progress = opened(llm), time.perf_counter(), Progress()
     train = [answer for answer in answers if answer.split == TRAIN]
     judged = [a for a in answers if a.split == HELD_OUT and a.temperature == 0.0 and a.answer_len >= 2]
-    table, measures = NgramTable.empty(ORDER), measure([], _DEPTH, {})
+    table, measures = NgramTable.empty(ORDER), measure_answers([], _DEPTH)
     for done, share in enumerate(_SHARES):
         reporter.data(done, len(_SHARES))
         part = train[: max(1, round(share * len(train)))]
@@ -77,19 +74,9 @@ def count(
         "accept_by_depth": progress.curve[-1]["accept_by_depth"],
     }
     _save(out, table, told)
-    prompts, limit_s = live_prompts(answers), reserve_s(settings) / 3
-    verified = verified_tokens_per_step(llm.model, METHOD, out, prompts, live_tokens(settings), limit_s)
-    card = model_card(
-        method=METHOD,
-        model=checkpoint.source,
-        licences=licences or {},
-        questions=questions,
-        answers=answers,
-        measures=measures,
-        facts={**told, **{f"{name}_s": round(value, 1) for name, value in times.values.items()}},
-        verified=verified,
+    verified = verify_and_describe(
+        METHOD, llm, out, settings, licences or {}, questions, answers, measures, told, times
     )
-    (out / "README.md").write_text(card, encoding="utf-8")
     write_curves(out, progress.curve, TOKENS)
     reporter.best(measures, verified)
     return progress
@@ -97,17 +84,11 @@ def count(
 
 def measured(table: NgramTable, answers: Sequence[Answer]) -> Measures:
     """Chains of the table's likeliest tokens against greedy answers: a guess counts where all before it were right."""
-    chains: list[Chains] = []
-    by_category: dict[str, list[int]] = defaultdict(lambda: [0, 0])
-    for answer in answers:
-        ids = answer.token_ids
-        row = [_num_right(table, ids, place) for place in range(answer.prompt_len, len(ids) - 1)]
-        chains.append(row)
-        found = by_category[answer.category or "none"]
-        found[0] += sum(n > 0 for n in row)
-        found[1] += len(row)
-    shares = {name: right / num for name, (right, num) in sorted(by_category.items())}
-    return measure(chains, _DEPTH, shares)
+    rows = (
+        ([_num_right(table, a.token_ids, place) for place in range(a.prompt_len, len(a.token_ids) - 1)], a.category)
+        for a in answers
+    )
+    return measure_answers(rows, _DEPTH)
 
 
 def _num_right(table: NgramTable, ids: Sequence[int], place: int) -> int:

@@ -121,9 +121,11 @@ def _texts(llm: LLM, prefix_ids: list[int], end: Mapping[str, Any], seed: int, f
 
 def _gap(llm: LLM, words: str, token_ids: Sequence[int]) -> str:
     """The space after the given words where decoding what follows them alone loses it, as tokenizers of SentencePiece do."""
+    if not words:
+        return ""
     decode = llm.tokenizer.decode
     joined = decode([*llm.tokenizer.encode(words, add_special_tokens=False), *token_ids])
-    is_lost = words and joined.startswith(f"{words} ") and not decode(token_ids).startswith(" ")
+    is_lost = joined.startswith(f"{words} ") and not decode(token_ids).startswith(" ")
     return " " if is_lost else ""
 
 

@@ -144,22 +144,11 @@ def train(
             "accept_by_depth": [round(rate, 4) for rate in measures.accept_by_depth],
         }
         drafter.save(out, told)
-        verified = verified_tokens_per_step(
-            llm.model, method, out, live_prompts(answers), live_tokens(settings), reserve_s(settings) / 3
+        verified = verify_and_describe(
+            method, llm, out, settings, licences or {}, questions, answers, measures, told, times
         )
         if verified is not None:
             progress.curve[-1]["tokens_per_step"] = round(verified["tokens_per_step"], 4)
-        card = model_card(
-            method=method,
-            model=target.source,
-            licences=licences or {},
-            questions=questions,
-            answers=answers,
-            measures=measures,
-            facts={**told, **{f"{name}_s": round(value, 1) for name, value in times.values.items()}},
-            verified=verified,
-        )
-        (out / "README.md").write_text(card, encoding="utf-8")
         reporter.best(measures, verified)
 
     reporter.phase(f"training {method}")
@@ -174,6 +163,36 @@ def train(
         keep,
         lambda progress: write_curves(out, progress.curve),
     ).run()
+
+
+def verify_and_describe(
+    method: str,
+    llm: LLM,
+    out: Path,
+    settings: TrainSettings,
+    licences: Mapping[str, str],
+    questions: Sequence[Question],
+    answers: Sequence[Answer],
+    measures: Measures,
+    told: Mapping[str, Any],
+    times: Times,
+) -> dict[str, Any] | None:
+    """What the real verifier makes of the drafter that was just saved in `out`; its model card is written with that."""
+    verified = verified_tokens_per_step(
+        llm.model, method, out, live_prompts(answers), live_tokens(settings), reserve_s(settings) / 3
+    )
+    card = model_card(
+        method=method,
+        model=opened(llm).source,
+        licences=licences,
+        questions=questions,
+        answers=answers,
+        measures=measures,
+        facts={**told, **{f"{name}_s": round(value, 1) for name, value in times.values.items()}},
+        verified=verified,
+    )
+    (out / "README.md").write_text(card, encoding="utf-8")
+    return verified
 
 
 def collect_answers(

@@ -20,17 +20,24 @@ def measure_batches(
 
     `accepted` says for each pair of a batch (B, A - 1) how many guesses in a row are the answer's own tokens.
     """
-    chains: list[Chains] = []
-    by_category: dict[str, list[int]] = defaultdict(lambda: [0, 0])
+    answers: list[tuple[Chains, str | None]] = []
     with torch.no_grad():
         for batch, categories in batches:
             rows, first = accepted(batch), batch.num_columns - batch.answer_columns
             for i, category in enumerate(categories):
-                row = rows[i, int(batch.answer_starts[i]) - first : -1].tolist()
-                if row:
-                    chains.append(row)
-                    by_category[category or "none"][0] += sum(n > 0 for n in row)
-                    by_category[category or "none"][1] += len(row)
+                answers.append((rows[i, int(batch.answer_starts[i]) - first : -1].tolist(), category))
+    return measure_answers(answers, depth)
+
+
+def measure_answers(answers: Iterable[tuple[Chains, str | None]], depth: int) -> Measures:
+    """Measure answers with their categories; those without a place to draft from count for nothing."""
+    chains: list[Chains] = []
+    by_category: dict[str, list[int]] = defaultdict(lambda: [0, 0])
+    for row, category in answers:
+        if row:
+            chains.append(row)
+            by_category[category or "none"][0] += sum(n > 0 for n in row)
+            by_category[category or "none"][1] += len(row)
     shares = {name: right / num for name, (right, num) in sorted(by_category.items())}
     return measure(chains, depth, shares)
 
