@@ -10,6 +10,7 @@ import torch
 from hypothesis import settings
 
 from foreword.adapt import cost, own_time
+from tests.support.tiny_llm import write_tiny_llm
 
 torch.set_num_threads(1)
 cost._ROUNDS = cost._CHECK_ROUNDS = (1, 1)  # what passes cost decides how fast a test's words come, never which
@@ -25,6 +26,24 @@ def shared_dir() -> Path:
     if not SHARED.is_dir():
         pytest.skip(f"the shared data folder is not at {os.path.relpath(SHARED)}")
     return SHARED
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    """A tiny model as files, with a tokenizer and a chat template."""
+    return write_tiny_llm(tmp_path_factory.mktemp("tiny"))
+
+
+@pytest.fixture(scope="module")
+def model(files):
+    """The same, loaded."""
+    return files.load()
+
+
+@pytest.fixture
+def own_cache(tmp_path, monkeypatch):
+    """foreword's cache is the test's own: nothing of this machine is found in it."""
+    monkeypatch.setenv("FOREWORD_CACHE", str(tmp_path / "cache"))
 
 
 @pytest.fixture

@@ -19,7 +19,7 @@ from tests.support.tiny_models import hf_model, tensor_shapes
 # A real model takes its time: a busy machine must not look like a hang, and a million shape checks add a minute.
 pytestmark = [pytest.mark.timeout(900), pytest.mark.usefixtures("without_shape_checks")]
 
-NUM_TOKENS = 200
+NUM_TOKENS = 128
 PROMPTS = [
     [{"role": "user", "content": "What is gravity?"}],
     [{"role": "user", "content": "Write a Python function that reverses a string, then explain each line."}],

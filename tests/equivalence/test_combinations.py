@@ -13,7 +13,6 @@ from foreword.sampling.params import SamplingParams
 from foreword.verify.base import VERIFIERS, make_verifier
 from tests.support import combos, sampled_drafter
 from tests.support.combos import BATCH_SIZES, EXACT, IN_LAW, LOSSY, OPTIONS, REFUSED, ROWS
-from tests.support.tiny_llm import write_tiny_llm
 from tests.support.toy_decoder import ToyDecoder
 
 pytestmark = pytest.mark.usefixtures("without_shape_checks")
@@ -26,16 +25,6 @@ CELLS = [
     for verifier in combos.VERIFIERS
     for batch_size in (BATCH_SIZES if row.word(verifier) != REFUSED else (1,))
 ]
-
-
-@pytest.fixture(scope="module")
-def files(tmp_path_factory):
-    return write_tiny_llm(tmp_path_factory.mktemp("tiny"))
-
-
-@pytest.fixture(scope="module")
-def model(files):
-    return files.load()
 
 
 @pytest.fixture(scope="module")

@@ -11,15 +11,9 @@ from foreword.engine.llm import LLM
 from foreword.runtime.select import native_problem
 from foreword.sampling.params import SamplingParams
 from tests.support import fuzz
-from tests.support.tiny_llm import write_tiny_llm
 
 pytestmark = pytest.mark.usefixtures("without_shape_checks")
 FIRST, NUM_COMBOS = 100_000, 30  # other numbers than the long run's
-
-
-@pytest.fixture(scope="module")
-def files(tmp_path_factory):
-    return write_tiny_llm(tmp_path_factory.mktemp("tiny"))
 
 
 @pytest.fixture(scope="module")

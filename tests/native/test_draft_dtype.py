@@ -6,14 +6,8 @@ from foreword.config import DraftConfig
 from foreword.engine.llm import LLM
 from foreword.errors import ConfigError
 from foreword.sampling.params import SamplingParams
-from tests.support.tiny_llm import write_tiny_llm
 
 PROMPTS = ["abc face", "bad", 'he {"ab":']
-
-
-@pytest.fixture(scope="module")
-def files(tmp_path_factory):
-    return write_tiny_llm(tmp_path_factory.mktemp("tiny"))
 
 
 def decoder_of(llm: LLM):

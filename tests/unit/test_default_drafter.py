@@ -14,24 +14,10 @@ from foreword.draft.registry import DRAFTERS, check_draft_config
 from foreword.engine.controller import FixedController
 from foreword.target.hf_load import adopt_model
 from foreword.target.load import load_model
-from tests.support.tiny_llm import write_tiny_llm
+
+pytestmark = pytest.mark.usefixtures("own_cache")
 
 PROMPT = [5, 6, 7, 5, 6, 7, 5]
-
-
-@pytest.fixture(scope="module")
-def files(tmp_path_factory):
-    return write_tiny_llm(tmp_path_factory.mktemp("tiny"))
-
-
-@pytest.fixture(scope="module")
-def model(files):
-    return files.load()
-
-
-@pytest.fixture(autouse=True)
-def own_cache(tmp_path, monkeypatch):
-    monkeypatch.setenv("FOREWORD_CACHE", str(tmp_path / "cache"))
 
 
 def test_the_default_is_auto_with_the_adaptive_policy_and_the_words_of_plain_decoding(model, tmp_path):

@@ -21,18 +21,13 @@ from foreword.target.target import Target
 from foreword.tree.draft_tree import DraftTree
 from foreword.tree.pack import pack
 from tests.support.drafters import Checked
-from tests.support.tiny_llm import VOCAB_SIZE, write_tiny_llm
+from tests.support.tiny_llm import VOCAB_SIZE
 from tests.support.tiny_models import TinyWeights, tiny_spec
 from tests.support.toy_engine import make_engine, run
 
 pytestmark = pytest.mark.usefixtures("without_shape_checks")
 LISTED = [9, 4, 17, 2, 30, 9, 11, 25, 7]
 PROMPTS = [[5, 17, 3, 12, 8, 1], [1, 2, 3, 1, 2, 3, 1]]
-
-
-@pytest.fixture(scope="module")
-def files(tmp_path_factory):
-    return write_tiny_llm(tmp_path_factory.mktemp("tiny"))
 
 
 @pytest.fixture(scope="module", params=["torch", "native"])

@@ -7,15 +7,10 @@ import pytest
 from foreword.cli.drafter_facts import drafter_kind
 from foreword.cli.main import main
 from tests.support.medusa_heads import legacy_names, random_heads, save_heads
-from tests.support.tiny_llm import VOCAB_SIZE, write_tiny_llm
+from tests.support.tiny_llm import VOCAB_SIZE
 from tests.support.tiny_models import tiny_spec
 
 pytestmark = pytest.mark.usefixtures("without_shape_checks")
-
-
-@pytest.fixture(scope="module")
-def files(tmp_path_factory):
-    return write_tiny_llm(tmp_path_factory.mktemp("tiny"))
 
 
 @pytest.fixture

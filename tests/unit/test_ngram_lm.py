@@ -20,7 +20,9 @@ from foreword.errors import CheckpointError, ConfigError, ModelNotFoundError
 from foreword.train.ngram_counts import count_ngrams
 from foreword.tune.candidates import default_candidates
 from tests.support.ngram_tables import expected_chances, save_table, table_of_texts
-from tests.support.tiny_llm import VOCAB_SIZE, write_tiny_llm
+from tests.support.tiny_llm import VOCAB_SIZE
+
+pytestmark = pytest.mark.usefixtures("own_cache")
 
 TEXTS = [[1, 2, 3, 4, 1, 2, 3, 5, 1, 2, 3, 4], [7, 2, 3, 6, 7, 2, 3, 6, 8]]
 
@@ -194,21 +196,6 @@ def test_a_path_goes_on_with_its_own_tokens():
     assert tree.is_chain
     one = propose(table_of_texts([[1, 2, 3, 4, 5] * 8], 10, order=1), [9, 1], 3, 3)
     assert list(one.token_ids) == [1, 2, 3, 4], "a context of one token too"
-
-
-@pytest.fixture(scope="module")
-def files(tmp_path_factory):
-    return write_tiny_llm(tmp_path_factory.mktemp("tiny"))
-
-
-@pytest.fixture(scope="module")
-def model(files):
-    return files.load()
-
-
-@pytest.fixture(autouse=True)
-def own_cache(tmp_path, monkeypatch):
-    monkeypatch.setenv("FOREWORD_CACHE", str(tmp_path / "cache"))
 
 
 def on_the_shelf(tmp_path, model):

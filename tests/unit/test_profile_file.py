@@ -16,17 +16,6 @@ from foreword.engine.machine import machine_key
 from foreword.engine.profile_file import Profile, model_facts, read_profile, settings_of, write_profile
 from foreword.errors import ConfigError
 from foreword.sampling.params import SamplingParams
-from tests.support.tiny_llm import write_tiny_llm
-
-
-@pytest.fixture(scope="module")
-def files(tmp_path_factory):
-    return write_tiny_llm(tmp_path_factory.mktemp("tiny"))
-
-
-@pytest.fixture(scope="module")
-def model(files):
-    return files.load()
 
 
 def profile_for(model, **changes):

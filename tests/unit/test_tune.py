@@ -18,17 +18,6 @@ from foreword.tune.measure import Arm, Bench, TunePrompt
 from foreword.tune.pairs import PairFacts, acceptance
 from foreword.tune.search import Outcome, Search, pays
 from foreword.tune.verdict import answer, pair_words, profile_of, winner_config
-from tests.support.tiny_llm import write_tiny_llm
-
-
-@pytest.fixture(scope="module")
-def files(tmp_path_factory):
-    return write_tiny_llm(tmp_path_factory.mktemp("tiny"))
-
-
-@pytest.fixture(scope="module")
-def model(files):
-    return files.load()
 
 
 def test_names_of_candidates():

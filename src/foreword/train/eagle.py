@@ -47,7 +47,7 @@ class Eagle:
     """
 
     name = "eagle"
-    inner: tuple[str, ...] = ()
+    inner: tuple[str, ...] = ("fc.weight", "layers.")
 
     def __init__(
         self,
