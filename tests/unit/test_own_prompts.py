@@ -9,7 +9,8 @@ from foreword.cli.prompt_file import read_prompts
 from foreword.engine.llm import LLM
 from foreword.errors import ConfigError
 from foreword.train import own_prompts
-from foreword.train.own_prompts import BEGINNINGS, beginning, user_turn, write_own_prompts
+from foreword.train.own_prompts import BEGINNINGS, NAME, beginning, user_turn, write_own_prompts
+from foreword.train.self_distill import HELD_OUT, TRAIN
 from tests.support.tiny_chat import write_tiny_chat
 from tests.support.tiny_files import add_sentencepiece_tokenizer
 from tests.unit.test_checkpoint_tokenizer import gguf_tokenizer
@@ -111,8 +112,30 @@ def test_another_seed_writes_others(llm, tmp_path):
     assert texts[0] != texts[1]
 
 
-def test_past_its_time_it_stops(llm, tmp_path):
-    assert write_own_prompts(llm, tmp_path / "own.jsonl", 6, 0, nothing, deadline_s=0.0) == 0
+@pytest.mark.usefixtures("ends_soon")
+def test_past_its_time_it_stops_as_soon_as_there_is_one_to_train_on_and_one_held_out(llm, tmp_path, monkeypatch):
+    monkeypatch.setattr(own_prompts, "split_of", lambda id_, _: HELD_OUT if id_ == f"{NAME}/5" else TRAIN)
+    num = write_own_prompts(llm, tmp_path / "own.jsonl", 1000, 0, nothing, deadline_s=0.0)
+    ids = [line.id for line in read_prompts(tmp_path / "own.jsonl")]
+    assert f"{NAME}/5" in ids
+    assert 2 <= num == len(ids) <= 16, "none of the next sixteen draws was begun"
+
+
+def test_past_its_time_it_waits_for_no_draw_that_goes_on_and_on(llm, tmp_path, monkeypatch):
+    def texts(*_):
+        yield from [(5, "five"), (7, None), (99, "ninety-nine"), (3, "three")]
+        raise AssertionError("draw 0 was waited for")
+
+    monkeypatch.setattr(own_prompts, "_texts", texts)
+    monkeypatch.setattr(own_prompts, "split_of", lambda id_, _: HELD_OUT if id_ == f"{NAME}/3" else TRAIN)
+    assert write_own_prompts(llm, tmp_path / "own.jsonl", 1000, 0, nothing, deadline_s=0.0) == 3
+    assert [line.id for line in read_prompts(tmp_path / "own.jsonl")] == [f"{NAME}/{draw}" for draw in (3, 5, 99)]
+
+
+def test_in_time_they_are_written_in_their_order_whichever_ends_first(llm, tmp_path, monkeypatch):
+    monkeypatch.setattr(own_prompts, "_texts", lambda *_: iter([(2, "two"), (0, "zero"), (1, None), (3, "three")]))
+    assert write_own_prompts(llm, tmp_path / "own.jsonl", 3, 0, nothing) == 3
+    assert [line.id for line in read_prompts(tmp_path / "own.jsonl")] == [f"{NAME}/{draw}" for draw in (0, 2, 3)]
 
 
 @pytest.mark.usefixtures("ends_soon")

@@ -327,3 +327,24 @@ def test_all_turns_shows_each_by_itself(run, tmp_path):
 
 def test_the_name_is_exported():
     assert foreword.DraftingParams is DraftingParams
+
+
+# --- answers as they end
+
+
+def test_answers_as_they_end_are_those_of_the_list():
+    llm = toy_llm(DECODER, TOKENIZER, "ngram", batch_size=2)
+    prompts = [[1, 2], [3, 4], [5, 6], [7]]
+    params = [SamplingParams(max_tokens=n, seed=n, temperature=0.7, ignore_eos=True) for n in (24, 2, 3, 5)]
+    wanted = llm.generate(prompts, params)
+    found = list(llm.as_completed(prompts, params))
+    assert [place for place, _ in found] == [1, 2, 3, 0], "the shortest first, as far as two at a time allow"
+    assert all(result.token_ids == wanted[place].token_ids for place, result in found)
+
+
+def test_who_takes_no_more_answers_frees_the_others():
+    llm = toy_llm(DECODER, TOKENIZER, "ngram", batch_size=2)
+    answers = llm.as_completed([[1], [2], [3]], [SamplingParams(max_tokens=n, ignore_eos=True) for n in (2, 50, 50)])
+    assert next(answers)[0] == 0
+    answers.close()
+    assert (llm.engine.running, len(llm.engine.waiting)) == ([], 0)

@@ -135,6 +135,16 @@ class LLM:
         """As `generate`, but each answer as soon as it and those before it are there."""
         return self._results(self._requests(split_prompts(prompts), params, drafting))
 
+    def as_completed(
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        params: SamplingParams | Sequence[SamplingParams] | None = None,
+        *,
+        drafting: DraftingParams | Sequence[DraftingParams | None] | None = None,
+    ) -> Iterator[tuple[int, Result]]:
+        """As `iterate`, but each answer as soon as it is there, with its place in `generate`'s list."""
+        return self._completed(self._requests(split_prompts(prompts), params, drafting))
+
     def stream(
         self, prompt: Prompt, params: SamplingParams | None = None, *, drafting: DraftingParams | None = None
     ) -> Iterator[Piece]:
@@ -183,6 +193,22 @@ class LLM:
                 with self.engine.lock:
                     result = self._result(request)
                 yield result
+        finally:
+            self._abort(requests)
+
+    def _completed(self, requests: Sequence[Request]) -> Iterator[tuple[int, Result]]:
+        for request in requests:
+            self.engine.add(request)
+        open_ = dict(enumerate(requests))
+        try:
+            while open_:
+                with self.engine.lock:
+                    ended = [(place, self._result(r)) for place, r in open_.items() if r.is_finished]
+                for place, result in ended:
+                    del open_[place]
+                    yield place, result
+                if open_ and not ended:
+                    self.engine.advance(requests)
         finally:
             self._abort(requests)
 

@@ -6,13 +6,14 @@ second prompt. The file is one of prompts like any other, a line a draw that was
 
     {"id": "own_prompts/17", "turns": ["Can you explain ..."]}
 
-It only grows: ids number the draws, so whoever is killed goes on behind the last whole line.
+It only grows: ids number the draws, so whoever is killed goes on behind the last whole line. The draws end in any order and are
+written in theirs, but for the last ones where time is up.
 """
 
 import json
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from foreword.engine.llm import LLM
 from foreword.errors import ConfigError
 from foreword.files import whole_lines
 from foreword.sampling.params import SamplingParams
-from foreword.train.self_distill import seed_of
+from foreword.train.self_distill import DistillOptions, seed_of, split_of
 
 NAME = "own_prompts"  # of the prompts and of their file
 _MARK = "FOREWORD"  # stands for what the user says
@@ -54,32 +55,55 @@ def write_own_prompts(
 ) -> int:
     """Have the model write until the file holds `num` prompts; how many it holds.
 
-    Past `deadline_s` (of `time.monotonic`) it stops earlier.
+    Past `deadline_s` (of `time.monotonic`) it stops earlier, but not before there is one to train on and one that is
+    held out.
 
     Raises:
         ConfigError: the model has no chat template, or writes nothing that could be a prompt.
     """
     prefix_ids, end = user_turn(llm)
-    seen, draw = _written(path)
-    begun_with, first = len(seen), draw
+    written, draw = _written(path)
+    begun_with, first = len(written), draw
     path.parent.mkdir(parents=True, exist_ok=True)
-    progress(len(seen), num)
+    progress(len(written), num)
     with path.open("a", encoding="utf-8") as file:
-        while len(seen) < num and time.monotonic() < deadline_s:
-            for text in _texts(llm, prefix_ids, end, seed, draw):
-                if text is not None and text not in seen and len(seen) < num:
-                    seen.add(text)
-                    file.write(json.dumps({"id": f"{NAME}/{draw}", "turns": [text]}, ensure_ascii=False) + "\n")
-                    progress(len(seen), num)
-                draw += 1
-                if len(seen) == num or time.monotonic() >= deadline_s:
+
+        def keep(draw: int, text: str | None) -> None:
+            if text is not None and text not in written and len(written) < num:
+                written[text] = draw
+                file.write(json.dumps({"id": _id(draw), "turns": [text]}, ensure_ascii=False) + "\n")
+                progress(len(written), num)
+
+        def is_over(*ended: int) -> bool:
+            is_late = time.monotonic() >= deadline_s
+            return len(written) >= num or (is_late and _are_usable([*written.values(), *ended]))
+
+        while not is_over():
+            ended: dict[int, str | None] = {}  # before draws that have not
+            for place, text in _texts(llm, prefix_ids, end, seed, draw):
+                ended[place] = text
+                while draw in ended:
+                    keep(draw, ended.pop(draw))
+                    draw += 1
+                if is_over(*(place for place, text in ended.items() if text is not None)):
                     break
-            if draw - first >= _POOR_AFTER and len(seen) - begun_with < _POOR * (draw - first):
+            for place in sorted(ended):  # it is late: the draws between them are left out
+                keep(place, ended[place])
+            if draw - first >= _POOR_AFTER and len(written) - begun_with < _POOR * (draw - first):
                 raise ConfigError(
-                    f"of {draw - first} texts the model wrote in its user's place only {len(seen) - begun_with} could be "
+                    f"of {draw - first} texts the model wrote in its user's place only {len(written) - begun_with} could be "
                     f"prompts; give prompts as files (--prompts) instead"
                 )
-    return len(seen)
+    return len(written)
+
+
+def _id(draw: int) -> str:
+    return f"{NAME}/{draw}"
+
+
+def _are_usable(draws: Collection[int]) -> bool:
+    """Whether there is one to train on and one to measure on."""
+    return len({split_of(_id(draw), DistillOptions.held_out) for draw in draws}) == 2
 
 
 def user_turn(llm: LLM) -> tuple[list[int], dict[str, Any]]:
@@ -100,10 +124,12 @@ def beginning(draw: int) -> str:
     return BEGINNINGS[draw // 2 % len(BEGINNINGS)] if draw % 2 else ""
 
 
-def _texts(llm: LLM, prefix_ids: list[int], end: Mapping[str, Any], seed: int, first: int) -> Iterator[str | None]:
-    """What the draws from `first` on say; None for one that did not end or says next to nothing."""
-    begun = [beginning(draw) for draw in range(first, first + _CHUNK)]
-    given_ids = [prefix_ids + llm.tokenizer.encode(words, add_special_tokens=False) for words in begun]
+def _texts(
+    llm: LLM, prefix_ids: list[int], end: Mapping[str, Any], seed: int, first: int
+) -> Iterator[tuple[int, str | None]]:
+    """What the draws from `first` on say, each as soon as it ends; None for one that did not end or says next to nothing."""
+    draws = range(first, first + _CHUNK)
+    given_ids = [prefix_ids + llm.tokenizer.encode(beginning(draw), add_special_tokens=False) for draw in draws]
     params = [
         SamplingParams(
             temperature=1.0,
@@ -112,11 +138,13 @@ def _texts(llm: LLM, prefix_ids: list[int], end: Mapping[str, Any], seed: int, f
             max_tokens=_MOST_TOKENS,
             **end,
         )
-        for draw in range(first, first + _CHUNK)
+        for draw in draws
     ]
-    for words, result in zip(begun, llm.iterate(given_ids, params), strict=True):
+    for place, result in llm.as_completed(given_ids, params):
+        words = beginning(draws[place])
         is_said = result.finish_reason == "stop" and len(result.text.strip()) >= _LEAST_CHARS
-        yield (words + _gap(llm, words, result.token_ids) + result.text).strip() if is_said else None
+        text = (words + _gap(llm, words, result.token_ids) + result.text).strip() if is_said else None
+        yield draws[place], text
 
 
 def _gap(llm: LLM, words: str, token_ids: Sequence[int]) -> str:
@@ -129,15 +157,15 @@ def _gap(llm: LLM, words: str, token_ids: Sequence[int]) -> str:
     return " " if is_lost else ""
 
 
-def _written(path: Path) -> tuple[set[str], int]:
-    """The prompts of an earlier run, and the draw to go on with. What a kill left of a last line is cut off."""
+def _written(path: Path) -> tuple[dict[str, int], int]:
+    """The prompts of an earlier run with their draws, and the draw to go on with. A kill's half line is cut off."""
     if not path.is_file():
-        return set(), 0
+        return {}, 0
     try:
         lines = [json.loads(line) for line in whole_lines(path)]
-        draws = [int(line["id"].rpartition("/")[2]) for line in lines]
-        return {line["turns"][0] for line in lines}, max(draws, default=-1) + 1
+        written = {line["turns"][0]: int(line["id"].rpartition("/")[2]) for line in lines}
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ConfigError(
             f"{path} has lines that the model did not write ({error!r}); take it away, or use it as a file of --prompts"
         ) from error
+    return written, max(written.values(), default=-1) + 1
