@@ -1,7 +1,17 @@
-"""`python -m foreword` is the command `foreword`."""
+"""The command `foreword`, and `python -m foreword`."""
 
 import sys
 
-from foreword.cli.main import main
 
-sys.exit(main())
+def main() -> int:
+    """Run the command line. Ctrl-C while it is still being imported ends it as Ctrl-C does later."""
+    try:
+        from foreword.cli.main import main as run
+    except KeyboardInterrupt:
+        sys.stderr.write("interrupted\n")
+        return 130
+    return run()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -242,3 +242,11 @@ def test_the_fingerprint_follows_the_weights(folder, tmp_path):
     (tmp_path / "copy" / "config.json").write_text(json.dumps(config_json(tiny_spec())))
     (tmp_path / "copy" / "model.safetensors").write_bytes(content)
     assert open_checkpoint(tmp_path / "copy", cache_dir=tmp_path).fingerprint == first
+
+
+def test_a_config_without_a_model_type_is_named(folder):
+    config = json.loads((folder / "config.json").read_text())
+    del config["model_type"]
+    (folder / "config.json").write_text(json.dumps(config))
+    with pytest.raises(CheckpointError, match=r"has no model_type in its config\.json"):
+        open_checkpoint(folder, cache_dir=folder)

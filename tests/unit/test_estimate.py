@@ -1,5 +1,6 @@
 """The paper formulas, against published tables, each other and simulation."""
 
+import math
 import random
 
 import pytest
@@ -133,6 +134,10 @@ def test_ridge_and_utilisation():
         lambda: expected_tokens(1.2, 3),
         lambda: expected_tokens(0.5, -1),
         lambda: speed_up(0.5, -0.1, 3),
+        lambda: speed_up(0.5, math.nan, 3),
+        lambda: speed_up(0.5, math.inf, 3),
+        lambda: speed_up(0.5, 0.1, 3, math.nan),
+        lambda: expected_tokens(math.nan, 3),
         lambda: tree_expected_tokens([0], [1.0]),
         lambda: tree_expected_tokens([-1, 1], [1.0, 0.5]),
         lambda: estimate_pass(0, 16, DEVICES[0]),

@@ -242,3 +242,40 @@ def test_wrong_sources_are_refused():
         Grammar.choice("abc")
     with pytest.raises(ConfigError, match="no end token"):
         GrammarCompiler(TOKENIZER, 300, [])
+
+
+SPELLED = f"hello {TOKENIZER.special_tokens['eos_token']} world"
+
+
+@pytest.mark.parametrize("drafter", ["none", "ngram"])
+@pytest.mark.parametrize("draws", DRAWS)
+@pytest.mark.parametrize(
+    ("grammar", "text"),
+    [
+        (Grammar.choice([SPELLED]), SPELLED),
+        (Grammar.regex("hello <end> world"), SPELLED),
+        (Grammar.json_schema({"const": SPELLED}), json.dumps(SPELLED)),
+        (Grammar.choice(["<end>"]), "<end>"),
+    ],
+    ids=["choice", "regex", "json", "alone"],
+)
+def test_a_special_token_that_a_grammar_spells_is_text(grammar, text, draws, drafter):
+    """Its letters, not the token: that would end the answer, or leave the grammar."""
+    params = SamplingParams(max_tokens=60, grammar=grammar, **DRAWS[draws])
+    (result,) = toy_llm(DECODER, TOKENIZER, drafter).generate([PROMPT], params)
+    assert (result.text, result.finish_reason) == (text, "stop")
+    assert END not in result.token_ids[:-1]
+
+
+@pytest.mark.parametrize("half", ["\ud800", "a\udcff"])
+def test_half_a_surrogate_pair_in_a_grammar_is_refused(half):
+    for make in (Grammar.regex, lambda text: Grammar.choice([text]), lambda text: Grammar.json_schema({"const": text})):
+        with pytest.raises(ConfigError, match="which is no Unicode character"):
+            make(half)
+
+
+def test_a_pattern_that_is_no_text_is_refused():
+    with pytest.raises(ConfigError, match="the regular expression of a grammar is None; allowed: a text"):
+        Grammar.regex(None)
+    with pytest.raises(ConfigError, match="is no JSON"):
+        Grammar.json_schema("[" * 100_000)

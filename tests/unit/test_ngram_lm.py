@@ -7,6 +7,8 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import torch
+from safetensors.torch import save_file
 
 from foreword import LLM, SamplingParams
 from foreword.bench.methods import method_facts
@@ -237,3 +239,11 @@ def test_auto_does_without_a_damaged_one_and_says_so(model, tmp_path, caplog):
 def test_without_a_table_it_says_how_to_make_one(model):
     with pytest.raises(ConfigError, match="foreword train ngram_lm"):
         LLM(model, "ngram_lm")
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32, torch.float8_e4m3fn], ids=str)
+def test_a_folder_of_another_drafter_is_no_table(tmp_path, dtype):
+    """Also where numpy does not know its dtype."""
+    save_file({"fc.weight": torch.zeros(2, 2, dtype=dtype)}, tmp_path / "model.safetensors")
+    with pytest.raises(CheckpointError, match="no n-gram table"):
+        load_table(tmp_path)

@@ -55,6 +55,7 @@ def test_a_reference_that_is_no_text_is_said_once(tmp_path, capsys):
 
 BAD_LINES = {
     "{": "line 2 is not JSON: .* at column",
+    "[" * 100_000: "line 2 is not a prompt: its lists lie in each other too deep",
     "[1]": "line 2 is not a JSON object",
     '{"id": 1}': "line 2 has no prompt; give exactly one of turns, prompt, token_ids",
     '{"prompt": "a", "turns": ["b"]}': "line 2 has turns and prompt; give exactly one",

@@ -14,7 +14,7 @@ from foreword.draft.ngram import NgramDrafter
 from foreword.draft.registry import make_drafter
 from foreword.engine.llm import LLM
 from foreword.engine.request import Request
-from foreword.errors import PromptTooLongError
+from foreword.errors import ForewordError, PromptTooLongError
 from foreword.sampling.params import SamplingParams
 from foreword.target.hf_load import adopt_model
 from foreword.target.target import Target
@@ -206,3 +206,29 @@ def test_a_draft_model_without_any_allowed_token_drafts_nothing_and_is_not_calle
     assert request.new_ids == plain.new_ids
     assert request.stats.drafted_tokens == 0
     assert caplog.text == ""
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+@pytest.mark.parametrize("rule", ["match", "rejection", "block", "typical"])
+@pytest.mark.parametrize(
+    "options",
+    [{"temperature": 0.0}, {}, {"repetition_penalty": 1.1}, {"top_p": 0.9}, {"top_k": 3, "min_p": 0.1}],
+    ids=["greedy", "sampled", "shaped", "top-p", "top-k"],
+)
+def test_a_target_whose_scores_are_no_numbers_ends_the_request_with_the_reason(rule, options, value):
+    """[R61]: it would say the same token for ever."""
+
+    class Overflowing(ToyDecoder):
+        """From its fourth token on."""
+
+        def logits_after(self, tokens, position):
+            row = super().logits_after(tokens, position).clone()
+            if position >= len(PROMPTS[0]) + 3:
+                row[5] = value
+            return row
+
+    params = SamplingParams(**{**SAMPLED, **options, "max_tokens": 12})
+    engine = make_engine(Overflowing(), verifier=make_verifier(rule))
+    with pytest.raises(ForewordError, match="not numbers|the highest logit is"):
+        run(engine, PROMPTS[:1], [params])
+    assert engine.running == []

@@ -18,7 +18,6 @@ PROVED = {
     "R43": "equivalence/test_combinations.py::test_a_cell_keeps_its_word",
     "R49": "unit/test_stop_strings.py::test_streams_never_split_a_character_nor_show_a_stop_string",
     "R60": "unit/test_checkpoint_folder.py::test_a_parameter_that_would_be_left_out_is_refused",
-    "R61": "native/test_loading.py::test_damaged_weights_are_named",
     "R62": "unit/test_adaptive.py::test_an_always_wrong_drafter_costs_less_than_two_percent",
     "R63": "unit/test_adaptive.py::test_nothing_is_kept_that_does_not_pay",
     "R69": "unit/test_engine_robustness.py::test_a_request_that_cannot_start_ends_and_leaves_nothing",

@@ -105,3 +105,20 @@ def test_half_a_character_waits_for_the_other_half():
         view.token_ids, view.kv_len = token_ids, len(token_ids) - 1
         (tree,) = drafter.propose([view], [Plan(1, 4, 4)])
         assert tree.num_drafted == num_drafted
+
+
+def test_damaged_weights_are_reported_once_and_cost_no_words(caplog):
+    """[R59]"""
+
+    class Damaged(ToyDecoder):
+        def logits_after(self, tokens, position):
+            return torch.full((self.spec.vocab_size,), float("nan"))
+
+    params, drafter = (
+        SamplingParams(max_tokens=12),
+        UniversalDrafter(Damaged(PairTokenizer.vocab_size), PAIRS, SINGLES, CONFIG),
+    )
+    (request,) = run(make_engine(ToyDecoder(), drafter, num_nodes=4), PROMPTS[:1], [params])
+    assert request.new_ids == plain_tokens(ToyDecoder(), PROMPTS[0], params)
+    assert request.stats.drafted_tokens == 0
+    assert caplog.text.count("weights are damaged") == 1

@@ -6,12 +6,15 @@ import numpy as np
 import pytest
 
 from foreword.config import DraftConfig, draft_config, parse_draft_config
+from foreword.engine.llm import LLM
 from foreword.engine.prompts import prompt_ids, split_prompts
 from foreword.errors import ConfigError
 from foreword.runtime.base import Draw
 from foreword.runtime.native_runtime import _draw_columns
 from foreword.runtime.select import choose_runtime
 from foreword.sampling.params import SamplingParams, Warp
+from tests.support.toy_decoder import ToyDecoder
+from tests.support.toy_llm import byte_tokenizer, toy_llm
 
 # --- drafters
 
@@ -144,3 +147,34 @@ def test_the_native_runtime_is_for_the_cpu(options):
 def test_top_k_beyond_the_vocabulary_keeps_all_of_it():
     draws = [Draw(0, Warp(1.0, top_k=k), key=0) for k in (0, 7, 3_000_000_000)]
     assert _draw_columns(draws, 100)[2].tolist() == [0, 7, 100]
+
+
+@pytest.mark.parametrize("prompts", [b"abc", [b"abc"], bytearray(b"abc"), [memoryview(b"abc")], [[1], b"abc"]])
+def test_bytes_are_no_token_ids(prompts):
+    llm = toy_llm(ToyDecoder(vocab_size=200), byte_tokenizer())
+    with pytest.raises(ConfigError, match="a prompt is (bytes|bytearray|memoryview); allowed: text, token ids"):
+        llm.generate(prompts, SamplingParams(max_tokens=2))
+
+
+@pytest.mark.parametrize("batch_size", [0, -1, 2.5, "8", True, None])
+def test_a_batch_size_is_a_whole_number(batch_size):
+    with pytest.raises(ConfigError, match="batch_size is .*; allowed: a whole number, 1 or above"):
+        LLM(batch_size=batch_size)
+
+
+def test_two_drafters_are_one_too_many():
+    with pytest.raises(ConfigError, match="drafter and speculative_config both name a drafter"):
+        LLM(None, "ngram", speculative_config={"method": "suffix"})
+
+
+@pytest.mark.parametrize("model", [5, 1.0, ["a"], b"model"])
+def test_a_model_is_named_by_a_text(model):
+    with pytest.raises(ConfigError, match="model is .*; allowed: a folder, a .gguf file, a hub id, or a LoadedModel"):
+        LLM(model)
+
+
+def test_a_number_of_the_wrong_kind_is_told_so():
+    with pytest.raises(ConfigError, match=r"max_tokens is 3\.0; allowed: 0 or above, a whole number"):
+        SamplingParams(max_tokens=3.0)
+    with pytest.raises(ConfigError, match="temperature is .*, a Python int or float"):
+        SamplingParams(temperature=np.float32(0.5))

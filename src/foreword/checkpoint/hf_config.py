@@ -114,7 +114,11 @@ def rope_from_config(config: Mapping[str, Any], source: str) -> RopeSpec:
 
 
 def _family(config: Mapping[str, Any], source: str) -> str:
-    name = str(config.get("model_type"))
+    if "model_type" not in config:
+        raise CheckpointError(
+            f"{source} has no model_type in its config.json, which names the architecture; supported: {', '.join(FAMILIES)}"
+        )
+    name = str(config["model_type"])
     architectures = config.get("architectures") or []
     if name not in FAMILIES:
         shown = f"{name!r}" + (f" ({', '.join(map(str, architectures))})" if architectures else "")

@@ -14,6 +14,7 @@ from foreword.checkpoint.byte_level import to_bytes
 from foreword.checkpoint.chat_template import ChatTemplate, Message
 from foreword.checkpoint.text_stream import TextStream
 from foreword.errors import ConfigError
+from foreword.text import check_unicode
 
 if TYPE_CHECKING:
     import tokenizers
@@ -79,13 +80,18 @@ class Tokenizer:
         Raises:
             ConfigError: the text has half of a surrogate pair, which is what Python makes of bytes that are no UTF-8.
         """
-        try:
-            text.encode("utf-8")
-        except UnicodeEncodeError as error:
-            raise ConfigError(
-                f"the text has {text[error.start]!r} in it, which is no Unicode character; give text that was UTF-8"
-            ) from error
+        check_unicode("the text", text)
         return self.backend.encode(text, add_special_tokens=add_special_tokens).ids
+
+    def encode_literally(self, text: str) -> list[int]:
+        """Token ids of a text in which a special token that is written out stays what is written; nothing is added."""
+        return self._literal_backend.encode(text, add_special_tokens=False).ids
+
+    @cached_property
+    def _literal_backend(self) -> "tokenizers.Tokenizer":
+        backend = type(self.backend).from_str(self.backend.to_str())  # a copy: others go on using the first one
+        backend.encode_special_tokens = True
+        return backend
 
     def decode(self, ids: Sequence[int], skip_special_tokens: bool = True) -> str:
         """The text of token ids. Ids without a meaning are left out; bytes that are no UTF-8 become U+FFFD."""

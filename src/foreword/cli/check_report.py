@@ -103,8 +103,8 @@ class Report:
             yield self.left_out
         if not sum(result.stats.drafted_tokens for run in self.drafted for result in run.results):
             yield (
-                "nothing was drafted, so this shows little: try other --prompts, more --max-tokens, or a drafter that drafts "
-                "whether it pays or not, such as --drafter ngram"
+                "nothing was drafted, so this shows little: try other --prompts, more --max-tokens, or another --drafter; ngram "
+                "drafts whether it pays or not"
             )
 
     def _verdict(self) -> str:

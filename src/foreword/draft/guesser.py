@@ -25,6 +25,8 @@ from foreword.sampling.warp import NEVER, perturbed
 
 logger = logging.getLogger(__name__)
 
+NOT_NUMBERS = "the drafter's scores are not numbers (NaN): its weights are damaged; it drafts nothing"
+
 CANDIDATES = 64  # likeliest tokens among which several guesses are drawn
 
 
@@ -158,7 +160,7 @@ class Guesser:
         """No guesses from numbers that are none: said once, since drafting would go on in vain."""
         if any(math.isnan(prob) for prob in probs):
             if not self._warned:
-                logger.warning("the drafter's scores are not numbers (NaN): its weights are damaged; it drafts nothing")
+                logger.warning(NOT_NUMBERS)
                 self._warned = True
             return Guesses()
         kept = [(token, prob) for token, prob in zip(token_ids, probs, strict=True) if prob > 0.0]

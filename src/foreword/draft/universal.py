@@ -10,6 +10,7 @@ guesses, never words: the target checks its own tokens. The draft model takes it
 shared between vocabularies.
 """
 
+import logging
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -18,8 +19,11 @@ from typing import Protocol, final
 from foreword.config import DraftConfig
 from foreword.draft.base import BaseDrafter, Plan, RequestView, known_ids
 from foreword.draft.follower import Follower
+from foreword.draft.guesser import NOT_NUMBERS
 from foreword.runtime.base import Decoder, Need
 from foreword.tree.draft_tree import DraftTree
+
+logger = logging.getLogger(__name__)
 
 _SEAM = 8  # tokens before the seam that are encoded again with what follows
 _BROKEN = "\ufffd"  # stands for a character of which only some bytes are there yet
@@ -72,6 +76,7 @@ class UniversalDrafter(BaseDrafter):
         self.follower = Follower(decoder, decoder.spec.vocab_size)
         self.num_usable = decoder.spec.vocab_size
         self.threshold = config.draft_confidence_threshold
+        self._warned = False
 
     def start(self, request: RequestView) -> None:
         """Open a region of the draft model's cache."""
@@ -136,6 +141,9 @@ class UniversalDrafter(BaseDrafter):
 
     def _goes_on(self, job: _Job, token: int, prob: float) -> bool:
         """Add a draft token; whether another one is wanted."""
+        if math.isnan(prob) and not self._warned:
+            logger.warning(NOT_NUMBERS)
+            self._warned = True
         if token >= self.num_usable or not prob > 0.0:
             return False
         job.token_ids.append(token)

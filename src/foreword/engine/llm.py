@@ -61,6 +61,8 @@ class LLM:
         **load_options: Any,
     ) -> None:
         if speculative_config is not None:
+            if drafter is not None:
+                raise ConfigError("drafter and speculative_config both name a drafter; give one of them")
             drafter = speculative_config
         tuned = None if profile is None else read_profile(profile)
         if drafter is None and tuned is not None:
@@ -71,8 +73,8 @@ class LLM:
         check_draft_config(self.config)
         policy = policy or ("adaptive" if self.config.method == "auto" else "fixed")
         check_policy(policy)
-        if batch_size < 1:
-            raise ConfigError(f"batch_size is {batch_size}; allowed: 1 or above")
+        if type(batch_size) is not int or batch_size < 1:
+            raise ConfigError(f"batch_size is {batch_size!r}; allowed: a whole number, 1 or above")
         if isinstance(model, LoadedModel) and load_options:
             raise ConfigError(f"{', '.join(load_options)} cannot change a model that is already loaded")
         if tuned is not None:

@@ -22,11 +22,14 @@ class PromptTokenizer(Protocol):
         ...
 
 
+_BYTES = (bytes, bytearray, memoryview)  # sequences of numbers that are no token ids
+
+
 def split_prompts(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
     """One prompt or many: a list of them. A list of texts or of lists is many; any other one, right or wrong, is one."""
     if isinstance(prompts, str):
         return [prompts]
-    if not isinstance(prompts, Sequence):
+    if not isinstance(prompts, Sequence) or isinstance(prompts, _BYTES):
         raise ConfigError(
             f"a prompt is {type(prompts).__name__}; allowed: text, token ids, chat messages, or a list of these"
         )
@@ -39,7 +42,7 @@ def given_ids(prompt: Prompt) -> list[int] | None:
     """The ids of a prompt that is a list of them, None for text and messages; `ConfigError` for what is neither."""
     if isinstance(prompt, str):
         return None
-    if not isinstance(prompt, Sequence):
+    if not isinstance(prompt, Sequence) or isinstance(prompt, _BYTES):
         raise ConfigError(f"a prompt is {type(prompt).__name__}; allowed: text, token ids, chat messages")
     if prompt and all(isinstance(p, Mapping) for p in prompt):
         return None

@@ -1,5 +1,6 @@
 """What a pass hands back of the rows that went through the head."""
 
+import math
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -8,7 +9,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from foreword.sampling.sampler import Draw
-from foreword.sampling.warp import draw
+from foreword.sampling.warp import NO_TOKEN, draw
 
 
 def draw_tokens(
@@ -29,10 +30,13 @@ def draw_tokens(
 
 
 def _argmax_rows(logits: Float[Tensor, "rows vocab"]) -> list[int]:
-    """For each row the first of its largest values."""
+    """For each row the first of its largest values; `NO_TOKEN` where that is NaN or infinite."""
     if logits.device.type == "cpu":
-        return logits.numpy().argmax(axis=-1).tolist()  # a tenth of the time that torch takes
-    return logits.argmax(dim=-1).tolist()
+        best = torch.from_numpy(logits.numpy().argmax(axis=-1))  # a tenth of the time that torch takes
+    else:
+        best = logits.argmax(dim=-1)
+    is_number = logits.gather(-1, best[:, None])[:, 0] < math.inf
+    return torch.where(is_number, best, NO_TOKEN).tolist()
 
 
 def top_tokens(logits: Float[Tensor, "rows vocab"], k: int) -> tuple[Int[Tensor, "rows k"], Float[Tensor, "rows k"]]:

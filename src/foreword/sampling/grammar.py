@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from foreword.errors import ConfigError
+from foreword.text import check_unicode
 
 
 @dataclass(frozen=True)
@@ -20,13 +21,18 @@ class Grammar:
         """JSON that fits a schema, given as a mapping or as JSON text."""
         try:
             parsed = json.loads(schema) if isinstance(schema, str) else schema
-            return cls("json_schema", json.dumps(parsed, ensure_ascii=False))
-        except (TypeError, ValueError) as error:
+            source = json.dumps(parsed, ensure_ascii=False)
+        except (TypeError, ValueError, RecursionError) as error:
             raise ConfigError(f"the JSON schema of a grammar is no JSON: {error}") from error
+        check_unicode("the JSON schema of a grammar", source)
+        return cls("json_schema", source)
 
     @classmethod
     def regex(cls, pattern: str) -> "Grammar":
         """Text that a regular expression matches as a whole."""
+        if not isinstance(pattern, str):
+            raise ConfigError(f"the regular expression of a grammar is {pattern!r}; allowed: a text")
+        check_unicode("the regular expression of a grammar", pattern)
         return cls("regex", pattern)
 
     @classmethod
@@ -34,4 +40,6 @@ class Grammar:
         """One of some texts."""
         if isinstance(texts, str) or not texts or not all(isinstance(t, str) and t for t in texts):
             raise ConfigError(f"the choices of a grammar are {texts!r}; give texts of at least one character")
+        for text in texts:
+            check_unicode("a choice of a grammar", text)
         return cls("choice", json.dumps(list(texts), ensure_ascii=False))

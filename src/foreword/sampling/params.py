@@ -219,7 +219,9 @@ def _check_number(name: str, value: Any, is_allowed: Callable[[float], bool], al
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     # Whole numbers beyond what a float holds are refused like infinity; NaN compares false.
     if not is_number or not abs(value) <= sys.float_info.max or not is_allowed(value):
-        raise ConfigError(f"{name} is {_short(value)}; allowed: {allowed}")
+        raise ConfigError(
+            f"{name} is {_short(value)}; allowed: {allowed}{'' if is_number else ', a Python int or float'}"
+        )
 
 
 def _integer(name: str, value: Any, lowest: int, allowed: str) -> int:
@@ -229,7 +231,7 @@ def _integer(name: str, value: Any, lowest: int, allowed: str) -> int:
     except TypeError:
         number = None
     if number is None or number < lowest:
-        raise ConfigError(f"{name} is {value!r}; allowed: {allowed}")
+        raise ConfigError(f"{name} is {value!r}; allowed: {allowed}{'' if number is not None else ', a whole number'}")
     return number
 
 

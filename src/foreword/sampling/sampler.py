@@ -9,7 +9,7 @@ from torch import Tensor
 
 from foreword.sampling.noise import Stream, row_key
 from foreword.sampling.params import Warp
-from foreword.sampling.warp import draw
+from foreword.sampling.warp import NO_TOKEN, draw, not_numbers
 
 
 @dataclass(frozen=True)
@@ -42,8 +42,11 @@ class Sampler:
     shaper: Shaper | None = None
 
     def choose(self, logits: Float[Tensor, " vocab"], token_ids: Sequence[int], prompt_len: int) -> int:
-        """The token drawn after `token_ids`, shaped by them."""
-        return draw(self.shape(logits, token_ids, prompt_len), self.warp, self.key(len(token_ids)))
+        """The token drawn after `token_ids`, shaped by them; `CheckpointError` where the logits are no numbers."""
+        token = draw(self.shape(logits, token_ids, prompt_len), self.warp, self.key(len(token_ids)))
+        if token == NO_TOKEN:
+            raise not_numbers()
+        return token
 
     def shape(
         self, logits: Float[Tensor, " vocab"], token_ids: Sequence[int], prompt_len: int

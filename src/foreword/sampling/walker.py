@@ -31,8 +31,8 @@ class GrammarTokenizer(Protocol):
         """What a token adds to a text; b"" for special tokens and ids without a meaning."""
         ...
 
-    def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
-        """Token ids of a text."""
+    def encode_literally(self, text: str) -> list[int]:
+        """Token ids of a text; a special token that is written out in it stays what is written."""
         ...
 
 
@@ -150,4 +150,4 @@ class _Vocabulary:
         self.tokens = [tokenizer.token_bytes(token) for token in range(vocab_size)]
 
     def __call__(self, text: str | bytes) -> list[int]:
-        return self._tokenizer.encode(text.decode() if isinstance(text, bytes) else text, add_special_tokens=False)
+        return self._tokenizer.encode_literally(text.decode() if isinstance(text, bytes) else text)

@@ -13,10 +13,12 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from foreword.errors import CheckpointError
 from foreword.sampling.noise import MAX_NOISE, gumbel, gumbel_of, token_bits
 from foreword.sampling.params import Warp
 
 NEVER = float("-inf")
+NO_TOKEN = -1  # drawn where the largest of the scores is no number
 _NEAR_TOP_K = 12.0  # within this of the best score there are usually more than k tokens, but few
 _NEAR_TOP_P = 8.0  # within this of the best score there is usually more than the mass p
 
@@ -43,30 +45,39 @@ def to_probs(
 
 
 def draw(logits: Float[Tensor, " vocab"], warp: Warp, key: int, names: Int[Tensor, " vocab"] | None = None) -> int:
-    """The token drawn at one node: the argmax of `perturbed`; ties take the lowest id.
+    """The token drawn at one node: the argmax of `perturbed`; ties take the lowest id. `NO_TOKEN` where there is NaN.
 
     With `names` the logits are those of some tokens, which keep the noise that is theirs, and a place among them is drawn.
 
     Noise is computed only for tokens that can win: those that the warp keeps, or, if it keeps all, those that the
     largest noise there is could lift above the likeliest token with its own noise.
     """
-    if warp.is_greedy:
-        return argmax(logits)
+    likeliest = argmax(logits)
+    if warp.is_greedy or likeliest == NO_TOKEN:
+        return likeliest
     scores = logits.float() / warp.temperature
     if warp.truncates:
         lowest = threshold(scores, warp)
     else:
-        likeliest = torch.tensor([argmax(scores)], device=scores.device)
-        lowest = float(_perturbed_at(scores, likeliest, key, names)) - MAX_NOISE
+        above = torch.tensor([likeliest], device=scores.device)
+        lowest = float(_perturbed_at(scores, above, key, names)) - MAX_NOISE
     contenders = _ids_from(scores, lowest)
     return int(contenders[argmax(_perturbed_at(scores, contenders, key, names))])
 
 
+def not_numbers() -> CheckpointError:
+    """What a target is refused with whose scores are NaN: any token would be as good as any other."""
+    return CheckpointError(
+        "the model's scores are not numbers (NaN or infinite): its weights are damaged, or too large for this dtype; fetch "
+        "it again, or try dtype float32"
+    )
+
+
 def argmax(row: Float[Tensor, " n"]) -> int:
-    """The index of the largest value, the first of equals."""
-    if row.device.type == "cpu":
-        return int(row.float().numpy().argmax())  # a tenth of the time that torch takes
-    return int(row.argmax())
+    """The index of the largest value, the first of equals; `NO_TOKEN` where that is NaN or infinite."""
+    # numpy takes a tenth of the time that torch takes; both take NaN for the largest
+    best = int(row.float().numpy().argmax()) if row.device.type == "cpu" else int(row.argmax())
+    return best if float(row[best]) < math.inf else NO_TOKEN
 
 
 def perturbed(

@@ -78,6 +78,8 @@ def load_model(
 
 def check_model_name(model: str | Path | None) -> None:
     """`ConfigError` for an empty name, which a script with an unset variable gives: it is no wish for the default model."""
+    if not isinstance(model, str | Path | None):
+        raise ConfigError(f"model is {model!r}; allowed: a folder, a .gguf file, a hub id, or a LoadedModel")
     if model is not None and not str(model).strip():
         raise ConfigError(
             f"model is {str(model)!r}; allowed: a folder, a .gguf file or a hub id, or no model at all for the default one"

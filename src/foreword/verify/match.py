@@ -13,6 +13,7 @@ sharing Gumbel noise by position is a coupling in the sense of [daliri25].
 
 from collections.abc import Mapping
 
+from foreword.sampling.warp import NO_TOKEN, not_numbers
 from foreword.tree.draft_tree import DraftTree
 from foreword.verify.verdict import Verdict
 
@@ -23,12 +24,17 @@ def match(tree: DraftTree, choices: Mapping[int, int]) -> Verdict:
     Args:
         tree: the proposal.
         choices: the token the target drew after each node, for the last known node and all drafted ones.
+
+    Raises:
+        CheckpointError: the walk comes to a node at which the target's scores are no numbers.
     """
     node = tree.num_known - 1
     path = list(range(tree.num_known))
     accepted: list[int] = []
     while True:
         token = choices[node]
+        if token == NO_TOKEN:
+            raise not_numbers()
         child = tree.children[node].get(token)
         if child is None:
             return Verdict(tuple(path), tuple(accepted), token)

@@ -1,5 +1,6 @@
 """The two distributions that a rule compares, in float64 on the CPU, and how their logits are asked for."""
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 
 import torch
@@ -8,7 +9,7 @@ from torch import Tensor
 
 from foreword.errors import ConfigError
 from foreword.sampling.sampler import Sampler
-from foreword.sampling.warp import to_probs
+from foreword.sampling.warp import not_numbers, to_probs
 from foreword.tree.draft_tree import DraftTree
 from foreword.verify.base import Answers, Ask, Matching, path_tokens
 
@@ -33,7 +34,10 @@ class TargetRows:
         """The distribution of the token after `node`."""
         logits = self._logits[node - self._tree.num_known + 1].cpu()
         shaped = self._sampler.shape(logits, path_tokens(self._tree, node, self._answers), self._answers.prompt_len)
-        return to_probs(shaped, self._sampler.warp, torch.float64)
+        probs = to_probs(shaped, self._sampler.warp, torch.float64)
+        if math.isnan(float(probs[0])):  # one such score makes all of them so
+            raise not_numbers()
+        return probs
 
 
 def draft_row(tree: DraftTree, node: int, vocab_size: int) -> Float[Tensor, " vocab"] | None:

@@ -108,7 +108,7 @@ def load_table(folder: Path, vocab_size: int | None = None) -> NgramTable:
     card = read_json_if_any(folder / "config.json").get("foreword") or {}
     try:
         found = load_file(path)
-    except (OSError, ValueError, SafetensorError) as error:
+    except (OSError, ValueError, TypeError, AttributeError, SafetensorError) as error:  # numpy does not know all dtypes
         raise CheckpointError(
             f"{folder} holds no n-gram table ({error}); make one with: foreword train ngram_lm"
         ) from error
