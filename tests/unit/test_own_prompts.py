@@ -63,7 +63,8 @@ def test_what_it_writes_are_different_prompts_that_ended(llm, tmp_path):
     lines = read_prompts(tmp_path / "own.jsonl")
     assert num == len(lines) == len({line.turns for line in lines}) == 6
     assert all(line.turns and line.turns[0].strip() for line in lines)
-    assert counts == [(i, 6) for i in range(7)]
+    assert (counts[0], counts[-1]) == ((0, 6), (6, 6))
+    assert counts == sorted(counts), "those that ended before others count at once"
 
 
 @pytest.mark.usefixtures("ends_soon")

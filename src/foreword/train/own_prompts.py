@@ -72,7 +72,6 @@ def write_own_prompts(
             if text is not None and text not in written and len(written) < num:
                 written[text] = draw
                 file.write(json.dumps({"id": _id(draw), "turns": [text]}, ensure_ascii=False) + "\n")
-                progress(len(written), num)
 
         def is_over(*ended: int) -> bool:
             is_late = time.monotonic() >= deadline_s
@@ -85,7 +84,9 @@ def write_own_prompts(
                 while draw in ended:
                     keep(draw, ended.pop(draw))
                     draw += 1
-                if is_over(*(place for place, text in ended.items() if text is not None)):
+                held = [place for place, text in ended.items() if text is not None]
+                progress(min(len(written) + len(held), num), num)
+                if is_over(*held):
                     break
             for place in sorted(ended):  # it is late: the draws between them are left out
                 keep(place, ended[place])
