@@ -212,6 +212,28 @@ def test_one_lucky_text_does_not_pay_for_ruin(monkeypatch):
     assert min(ratios[-4:]) >= 0.98
 
 
+def test_unlucky_texts_do_not_end_drafting_for_the_next_ones(monkeypatch):
+    """However much wrong guesses have lost: a text that repeats itself finds that out by the little that is its own."""
+    controller, asked = AdaptiveController(costs(), NUM_NODES, "toy"), ask(1, 96)
+    for _ in range(3):
+        seconds(monkeypatch, NoWrongToken(VOCAB), WrongDrafter(WRONG_TOKEN), lambda: controller, prompts(1), asked)
+    everyone = controller.known.all
+    everyone.saved_s -= 0.05 * everyone.taken_s
+    assert everyone.credit_s(64 * BASE[0]) < 0
+    looping = ScriptDecoder([7, 8, 9, 10, 11, 12], VOCAB)
+    plain = seconds(monkeypatch, looping, NoDrafter(), lambda: FixedController(0, "none"), prompts(1), asked)
+    found = seconds(monkeypatch, looping, suffix(), lambda: controller, prompts(1), asked)
+    assert plain / found > 1.5
+
+
+def test_many_short_hopeless_texts_stay_within_the_bound_together(monkeypatch):
+    """What is each request's own adds up: half a percent of all."""
+    found = ratio(
+        monkeypatch, NoWrongToken(VOCAB), WrongDrafter(WRONG_TOKEN), prompts(20), ask(20, 24), draft_s=0.05 * MS
+    )
+    assert found >= 0.98
+
+
 def copying_script(num_phrases: int = 40) -> list[int]:
     """Phrases that come back, in changing order, with new words in between."""
     rng = random.Random(8)

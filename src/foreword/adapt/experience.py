@@ -72,7 +72,7 @@ class Experience:
         """What drafting may still cost a request."""
         to_come_s = min(request.remaining, _HORIZON) * self.costs.seconds([request.num_unread], [request.kv_len])
         if self.all.credit_s(to_come_s) < 0:
-            return book.ledger.saved_s
+            return book.ledger.own_credit_s(to_come_s)
         return book.ledger.credit_s(to_come_s, self.all.spare_s)
 
     def learn(self, requests: Sequence[Request], past: PastStep) -> None:
