@@ -204,7 +204,7 @@ MISTAKES = {
     "negative max tokens": (["--prompt", "a", "--max-tokens", "-1"], ["max_tokens is -1", "0 or above"]),
     "no number": (["--prompt", "a", "--max-tokens", "many"], ["'--max-tokens'", "integer", "see 'foreword gen"]),
     "unknown option": (["--prompt", "a", "--colour"], ["No such option: --colour", "see 'foreword generate --help'"]),
-    "batch size 0": (["--prompt", "a", "--batch-size", "0"], ["batch_size is 0; allowed: 1 or above"]),
+    "batch size 0": (["--prompt", "a", "--batch-size", "0"], ["batch_size is 0; allowed: a whole number, 1 or above"]),
     "far too many threads": (["--prompt", "a", "--threads", "100000"], ["threads is 100000; allowed: at most"]),
     "no drafter's name": (["--prompt", "a", "--drafter", ""], ["--drafter is empty; allowed: auto, none"]),
     "threads 0": (["--prompt", "a", "--threads", "0"], ["threads is 0; allowed: 1 or above"]),
