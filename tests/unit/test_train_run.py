@@ -372,7 +372,9 @@ def test_who_has_no_prompts_lets_the_model_write_them_once(tmp_path, capsys, wid
     )
     monkeypatch.setattr(own_prompts, "_LEAST_CHARS", 2)
     monkeypatch.setattr(own_prompts, "_CHUNK", 16)
-    monkeypatch.setattr(sys.modules["foreword.cli.train"], "_OWN_SHARE", 10.0)  # all of them, however slow the machine
+    monkeypatch.setattr(
+        sys.modules["foreword.cli.train"], "_own_share", lambda _: 10.0
+    )  # all, however slow the machine
     model, out = write_tiny_chat(tmp_path), tmp_path / "drafter"
     arguments = [
         "train",

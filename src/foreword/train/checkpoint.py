@@ -49,7 +49,7 @@ def load_checkpoint(path: Path, module: torch.nn.Module, optimiser: Optimiser, f
     if known["optimiser"] != facts["optimiser"]:
         raise ConfigError(
             f"{path} belongs to a run whose parameters were moved by {known['optimiser']}, here it would be {facts['optimiser']} "
-            f"(eagle3: muon from torch 2.9 on); go on with the torch it began with, or give another --out"
+            f"(eagle3 and eagle: muon from torch 2.9 on); go on with the torch it began with, or give another --out"
         )
     for key in sorted({*known, *facts}):
         if known.get(key) != facts.get(key):
