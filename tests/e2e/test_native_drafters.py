@@ -60,23 +60,26 @@ def test_a_drafter_that_is_the_target_is_always_right(model, plain):
     assert all(r.stats.accepted_tokens == r.stats.drafted_tokens for r in results)
 
 
-def test_the_head_that_comes_with_foreword(model, plain):
-    """Found by the model's fingerprint, fits, guesses well enough for its card, and changes no word."""
-    if trained_drafter("eagle3", model.checkpoint.fingerprint) is None:
-        pytest.skip("no EAGLE-3 head lies in checkpoints/: it comes with the source, not with an installed package")
+def drafted(model, plain, method):
+    """Greedy answers with the drafter that comes with foreword: found by the model's fingerprint, it fits and changes no word."""
+    if trained_drafter(method, model.checkpoint.fingerprint) is None:
+        pytest.skip(f"no {method} lies in checkpoints/: it comes with the source, not with an installed package")
     params = SamplingParams(max_tokens=NUM_TOKENS, ignore_eos=True)
-    results = LLM(model, "eagle3", batch_size=3).generate(PROMPTS, params)
+    results = LLM(model, method, batch_size=3).generate(PROMPTS, params)
     assert [r.token_ids for r in results] == plain["greedy"]
-    assert sum(r.stats.new_tokens - 1 for r in results) / sum(r.stats.num_steps for r in results) > 1.4
+    return results
 
 
-def test_the_table_that_comes_with_foreword(model, plain):
-    """Found by the model's fingerprint and asked by auto, fits, says what the model says, and changes no word."""
-    if trained_drafter("ngram_lm", model.checkpoint.fingerprint) is None:
-        pytest.skip("no table lies in checkpoints/: it comes with the source, not with an installed package")
-    params = SamplingParams(max_tokens=NUM_TOKENS, ignore_eos=True)
-    results = LLM(model, "ngram_lm", batch_size=3).generate(PROMPTS, params)
-    assert [r.token_ids for r in results] == plain["greedy"]
+@pytest.mark.parametrize(
+    ("method", "least"), [("eagle3", 1.4), ("eagle2", 1.4), ("eagle", 1.4), ("medusa", 1.2), ("draft_model", 1.2)]
+)
+def test_a_network_that_comes_with_foreword_guesses_well_enough_for_its_card(model, plain, method, least):
+    results = drafted(model, plain, method)
+    assert sum(r.stats.new_tokens - 1 for r in results) / sum(r.stats.num_steps for r in results) > least
+
+
+def test_the_table_that_comes_with_foreword_is_asked_by_auto(model, plain):
+    results = drafted(model, plain, "ngram_lm")
     assert sum(r.stats.accepted_tokens for r in results) > 0.1 * sum(r.stats.num_steps for r in results)
     assert LLM(model).engine.parts.drafter.name == "suffix,ngram_lm"
 
