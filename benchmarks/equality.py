@@ -11,7 +11,7 @@ import json
 import time
 from pathlib import Path
 
-from foreword.cli.check_run import all_differences
+from foreword.bench.check_run import all_differences
 from foreword.cli.prompt_file import PromptLine, read_prompts
 from foreword.draft.registry import DRAFTERS
 from foreword.engine.llm import LLM, load_model

@@ -13,10 +13,10 @@ from pathlib import Path
 
 from foreword.cli.prompt_file import read_prompts
 from foreword.config import DraftConfig
-from foreword.draft.draft_model import ModelDrafter
-from foreword.draft.layerskip import LayerSkipDrafter
-from foreword.engine.controller import FixedController
+from foreword.draft.model.draft_model import ModelDrafter
+from foreword.draft.model.layerskip import LayerSkipDrafter
 from foreword.engine.engine import Engine
+from foreword.engine.fixed_policy import FixedController
 from foreword.engine.llm import LLM, load_model
 from foreword.engine.step import StepParts
 from foreword.runtime.native_runtime import NativeRuntime

@@ -32,7 +32,7 @@ from foreword.engine.step import StepParts
 from foreword.sampling.params import SamplingParams
 from foreword.target.target import Target
 from foreword.tree.draft_tree import DraftTree
-from foreword.tune.prompts import PROMPTS
+from foreword.tune.default_prompts import PROMPTS
 from foreword.verify.base import make_verifier
 
 GOAL = 0.98

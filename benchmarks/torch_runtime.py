@@ -18,8 +18,8 @@ from pathlib import Path
 import torch
 import transformers
 
-from foreword.checkpoint.checkpoint import Checkpoint, open_checkpoint
 from foreword.checkpoint.name_map import HF_NAMES, expected_shapes, file_name
+from foreword.checkpoint.opened import Checkpoint, open_checkpoint
 from foreword.config import ModelSpec
 from foreword.engine.llm import LLM, load_model
 from foreword.runtime.base import Need

@@ -8,8 +8,8 @@ import pytest
 from foreword.bench import fidelity
 from foreword.bench.differences import all_differences
 from foreword.bench.fidelity import logits_after
+from foreword.bench.planted_rule import AcceptEverything
 from foreword.cli.main import main
-from foreword.cli.planted import AcceptEverything
 from foreword.engine.llm import LLM
 from foreword.sampling.params import SamplingParams
 from tests.support.tiny_chat import write_tiny_chat

@@ -12,7 +12,7 @@ from types import SimpleNamespace
 import pytest
 
 import foreword
-from foreword.cli.demo_run import steps_of
+from foreword.bench.demo_run import steps_of
 from foreword.cli.main import main
 from tests.support.tiny_chat import CONTEXT_LEN, write_tiny_chat
 
@@ -280,13 +280,13 @@ def test_interrupting_gives_130(monkeypatch, capsys):
     def interrupt():
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("foreword.cli.machine_facts.machine_facts", interrupt)
+    monkeypatch.setattr("foreword.bench.machine_facts.machine_facts", interrupt)
     assert main(["doctor"]) == 130
     assert capsys.readouterr().err == "interrupted\n"
 
 
 def test_a_bug_is_not_hidden(monkeypatch):
-    monkeypatch.setattr("foreword.cli.machine_facts.machine_facts", lambda: 1 / 0)
+    monkeypatch.setattr("foreword.bench.machine_facts.machine_facts", lambda: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         main(["doctor"])
 
@@ -332,7 +332,7 @@ def test_demo_break_fails_where_nothing_is_caught(run):
 
 
 def test_demo_fails_on_a_difference_that_is_no_near_tie(run, monkeypatch):
-    from foreword.cli.planted import AcceptEverything
+    from foreword.bench.planted_rule import AcceptEverything
 
     monkeypatch.setattr("foreword.verify.base.Matching.decide", AcceptEverything.decide)
     code, out, _ = run("--max-tokens", 24, command="demo")

@@ -3,7 +3,7 @@
 import pytest
 
 from foreword.bench.soak import soak, soak_prompts
-from foreword.checkpoint.trained import trained_drafter
+from foreword.checkpoint.trained_drafters import trained_drafter
 from foreword.draft.kinds import WITHOUT_WEIGHTS
 from foreword.engine.llm import LLM
 from foreword.sampling.params import SamplingParams

@@ -7,7 +7,7 @@ import pytest
 from foreword.draft.registry import DRAFTERS
 from foreword.engine.llm import LLM
 from foreword.errors import ConfigError
-from foreword.sampling.drafting import DraftMode
+from foreword.sampling.draft_sampling import DraftMode
 from foreword.sampling.grammar import Grammar
 from foreword.sampling.params import SamplingParams
 from foreword.verify.base import VERIFIERS, make_verifier

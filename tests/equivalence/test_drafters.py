@@ -2,7 +2,7 @@
 
 import pytest
 
-from foreword.engine.controller import FixedController
+from foreword.engine.fixed_policy import FixedController
 from foreword.sampling.params import SamplingParams
 from foreword.target.target import Target
 from tests.support.drafters import DRAFTERS, Checked, by_name, model_drafter

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from foreword.config import DraftConfig
-from foreword.draft.ngram import NgramDrafter
+from foreword.draft.lookup.ngram import NgramDrafter
 from foreword.sampling.params import SamplingParams
 from tests.support.option_oracle import ConstDecoder, plain_answer
 from tests.support.scripted_drafters import SCRIPTS, ScriptedDrafter

@@ -3,7 +3,7 @@
 import pytest
 
 from foreword.config import DraftConfig
-from foreword.draft.ngram import NgramDrafter
+from foreword.draft.lookup.ngram import NgramDrafter
 from foreword.sampling.params import SamplingParams
 from tests.support.scripted_drafters import SCRIPTS, ScriptedDrafter
 from tests.support.toy_decoder import ToyDecoder

@@ -4,7 +4,7 @@ from fractions import Fraction
 
 import pytest
 
-from foreword.verify.reference import (
+from foreword.verify.oracle import (
     BlockRule,
     RejectionRule,
     block_chance,

@@ -7,7 +7,7 @@ import pytest
 
 from foreword.tree.draft_tree import DraftTree
 from foreword.verify.match import match
-from foreword.verify.reference import chain_trees, matching_law, target_law
+from foreword.verify.oracle import chain_trees, matching_law, target_law
 from foreword.verify.verdict import Verdict
 
 VOCAB, LENGTH = 3, 3

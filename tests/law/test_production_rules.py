@@ -13,7 +13,7 @@ from foreword.verify.base import VERIFIERS, make_verifier
 from foreword.verify.block import Block, verify_block
 from foreword.verify.fresh_noise import pick
 from foreword.verify.match import match
-from foreword.verify.reference import block_by_numbers, chain_trees, drawn_trees, prefix_of, reject_by_numbers
+from foreword.verify.oracle import block_by_numbers, chain_trees, drawn_trees, prefix_of, reject_by_numbers
 from foreword.verify.rejection import Rejection, reject
 from foreword.verify.typical import Typical, entropy
 from tests.support.toy_laws import (

@@ -6,7 +6,7 @@ from itertools import product
 import pytest
 
 from foreword.tree.draft_tree import DraftTree
-from foreword.verify.reference import (
+from foreword.verify.oracle import (
     RejectionRule,
     chain_trees,
     drawn_trees,

@@ -15,7 +15,7 @@ from foreword.tree.draft_tree import DraftTree
 from foreword.verify.base import make_verifier
 from foreword.verify.block import Block
 from foreword.verify.match import match
-from foreword.verify.reference import (
+from foreword.verify.oracle import (
     BlockRule,
     RejectionRule,
     chain_trees,

@@ -3,7 +3,7 @@
 import pytest
 
 from foreword.config import DraftConfig
-from foreword.draft.autoregress import Autoregression
+from foreword.draft.model.autoregress import Autoregression
 from foreword.engine.llm import LLM
 from foreword.errors import KernelError
 from foreword.runtime.base import Chains

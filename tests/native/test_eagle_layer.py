@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from foreword.config import DraftConfig, ModelSpec
-from foreword.draft.eagle.drafter import EagleDrafter
+from foreword.draft.heads.eagle import EagleDrafter
 from foreword.errors import KernelError
 from foreword.runtime.base import Need
 from foreword.runtime.torch_runtime import TorchRuntime

@@ -4,10 +4,10 @@ import json
 from pathlib import Path
 
 from foreword.bench.cells import Cell, make_cells
+from foreword.bench.planted_rule import AcceptEverything
 from foreword.bench.results import BenchResult, PromptFacts
 from foreword.bench.runner import Runner, make_llm
 from foreword.bench.workloads import BenchPrompt
-from foreword.cli.planted import AcceptEverything
 from foreword.engine.llm import LLM, LoadedModel
 from tests.support.toy_decoder import ToyDecoder
 from tests.support.toy_llm import byte_tokenizer, toy_llm

@@ -5,10 +5,10 @@ from collections.abc import Callable
 
 from foreword.config import DraftConfig, draft_config
 from foreword.draft.cascade import CascadeDrafter
-from foreword.draft.draft_model import ModelDrafter
-from foreword.draft.ngram_lm.drafter import NgramLmDrafter
+from foreword.draft.lookup.ngram_lm import NgramLmDrafter
+from foreword.draft.model.draft_model import ModelDrafter
+from foreword.draft.model.universal import UniversalDrafter
 from foreword.draft.registry import make_drafter
-from foreword.draft.universal import UniversalDrafter
 from foreword.sampling.params import SamplingParams
 from foreword.target.target import Target
 from tests.support.ngram_tables import table_of_texts

@@ -9,8 +9,8 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from foreword.config import ModelSpec
-from foreword.draft.eagle.files import EagleFiles
-from foreword.draft.eagle.load import EagleNetwork, load_network, taps_of
+from foreword.draft.heads.eagle_files import EagleFiles
+from foreword.draft.heads.eagle_network import EagleNetwork, load_network, taps_of
 
 INTERMEDIATE = 96
 LAYER = {

@@ -16,7 +16,7 @@ import torch
 from foreword.adapt.controller import AdaptiveController
 from foreword.adapt.cost import PassCosts
 from foreword.bench.fidelity import explain_difference
-from foreword.engine.controller import FixedController
+from foreword.engine.fixed_policy import FixedController
 from foreword.engine.llm import LLM
 from foreword.engine.request import Request
 from foreword.engine.result import Result
@@ -24,7 +24,7 @@ from foreword.engine.step import StepTimes
 from foreword.sampling.drafting_params import DraftingParams
 from foreword.sampling.grammar import Grammar
 from foreword.sampling.params import SamplingParams
-from foreword.target.load import LoadedModel
+from foreword.target.load_model import LoadedModel
 from tests.support.tiny_llm import CONTEXT_LEN, VOCAB_SIZE, TinyFiles
 
 TOLERANCE = 1e-4  # float32 of this model moves by less than 1e-5 when the width of a pass changes

@@ -5,8 +5,8 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
-from foreword.draft.ngram_lm.table import FILE, NgramTable
-from foreword.train.ngram_counts import count_ngrams
+from foreword.draft.lookup.ngram_table import FILE, NgramTable
+from foreword.train.data.ngram_counts import count_ngrams
 
 
 def table_of_texts(texts: Sequence[Sequence[int]], vocab_size: int, order: int = 3) -> NgramTable:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import torch
 
 from foreword.draft.base import BaseDrafter, Drawn, Plan, RequestView, known_ids
-from foreword.sampling.drafting import DraftMode, DraftPlace, DraftVocab, draw_drafts
+from foreword.sampling.draft_sampling import DraftMode, DraftPlace, DraftVocab, draw_drafts
 from foreword.tree.draft_tree import DraftTree
 from tests.support.toy_decoder import ToyDecoder
 

@@ -15,7 +15,7 @@ import tokenizers
 import torch
 
 from foreword.config import ModelSpec
-from foreword.target.load import LoadedModel, load_model
+from foreword.target.load_model import LoadedModel, load_model
 from tests.support.eagle_heads import head_config, head_tensors, save_head
 from tests.support.medusa_heads import random_heads, save_heads, vllm_config
 from tests.support.ngram_tables import save_table, table_of_texts

@@ -4,8 +4,8 @@ import functools
 
 from foreword.config import DraftConfig
 from foreword.draft.none import NoDrafter
-from foreword.engine.controller import FixedController
 from foreword.engine.engine import Engine
+from foreword.engine.fixed_policy import FixedController
 from foreword.engine.request import Request
 from foreword.engine.step import StepParts
 from foreword.sampling.params import SamplingParams

@@ -11,7 +11,7 @@ from foreword.sampling.params import Warp
 from foreword.sampling.sampler import Sampler
 from foreword.tree.draft_tree import DraftTree
 from foreword.verify.base import Answers, open_nodes
-from foreword.verify.reference import prefix_of
+from foreword.verify.oracle import prefix_of
 
 VOCAB = 3
 ROOT_TEXT = [0]  # what stands before the first token in these models: the root alone

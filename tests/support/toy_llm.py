@@ -27,8 +27,8 @@ def toy_llm(decoder: ToyDecoder, tokenizer: Tokenizer, drafter=None, *, batch_si
     if drafter is None or isinstance(drafter, str):
         return LLM(model, drafter or "none", batch_size=batch_size, **options)
     llm = LLM(model, "ngram", batch_size=batch_size, **options)
-    from foreword.engine.controller import FixedController
     from foreword.engine.engine import Engine
+    from foreword.engine.fixed_policy import FixedController
     from foreword.engine.step import StepParts
     from foreword.target.target import Target
     from foreword.verify.base import Matching

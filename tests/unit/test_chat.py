@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from foreword.cli.chat_loop import Chat
+from foreword.cli.chat.chat_loop import Chat
 from foreword.cli.main import main
 from foreword.engine.llm import LLM
 from foreword.sampling.params import SamplingParams
@@ -232,7 +232,7 @@ def test_a_model_without_a_chat_template_is_refused(piped, monkeypatch):
 # --- a terminal
 
 READ_ALL = """
-from foreword.cli.chat_input import MessageReader
+from foreword.cli.chat.typed_messages import MessageReader
 reader = MessageReader()
 while (message := reader.read()) is not None:
     print("got", repr(message), flush=True)

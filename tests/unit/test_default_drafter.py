@@ -11,9 +11,9 @@ from foreword.cli.main import main
 from foreword.config import parse_draft_config
 from foreword.draft.kinds import WITHOUT_WEIGHTS
 from foreword.draft.registry import DRAFTERS, check_draft_config
-from foreword.engine.controller import FixedController
+from foreword.engine.fixed_policy import FixedController
 from foreword.target.hf_load import adopt_model
-from foreword.target.load import load_model
+from foreword.target.load_model import load_model
 
 pytestmark = pytest.mark.usefixtures("own_cache")
 

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from foreword.config import DraftConfig
-from foreword.draft.draft_model import ModelDrafter
-from foreword.engine.controller import FixedController
+from foreword.draft.model.draft_model import ModelDrafter
+from foreword.engine.fixed_policy import FixedController
 from foreword.engine.request import Request
 from foreword.errors import ConfigError
 from foreword.sampling.params import SamplingParams

@@ -8,12 +8,12 @@ import pytest
 import torch
 
 from foreword.errors import ConfigError
-from foreword.sampling.drafting import DraftMode, DraftPlace, DraftVocab, draw_drafts, shape_draft
+from foreword.sampling.draft_sampling import DraftMode, DraftPlace, DraftVocab, draw_drafts, shape_draft
 from foreword.sampling.noise import gumbel
 from foreword.sampling.params import Warp
 from foreword.sampling.sampler import Sampler
 from foreword.sampling.warp import draw, to_probs
-from foreword.verify.reference import ordered_draws
+from foreword.verify.oracle import ordered_draws
 
 SIZE = 50
 SAMPLER = Sampler(Warp(0.8), seed=3)

@@ -7,26 +7,26 @@ from dataclasses import replace
 import pytest
 import torch
 
-from foreword.checkpoint.trained import trained_drafter
+from foreword.checkpoint.trained_drafters import trained_drafter
 from foreword.config import DraftConfig
 from foreword.draft.base import BaseDrafter, known_ids
 from foreword.draft.cascade import CascadeDrafter
-from foreword.draft.eagle import reader as reader_module
-from foreword.draft.eagle.drafter import EagleDrafter
-from foreword.draft.eagle.files import EagleFiles
-from foreword.draft.eagle.growth import ShapedGrowth
-from foreword.draft.eagle.load import id_map, taps_of
-from foreword.draft.ngram import NgramDrafter
+from foreword.draft.heads import eagle_reader as reader_module
+from foreword.draft.heads.eagle import EagleDrafter
+from foreword.draft.heads.eagle_files import EagleFiles
+from foreword.draft.heads.eagle_network import id_map, taps_of
+from foreword.draft.heads.eagle_tree import ShapedGrowth
+from foreword.draft.lookup.ngram import NgramDrafter
 from foreword.draft.registry import make_drafter
-from foreword.engine.controller import FixedController
 from foreword.engine.engine import Engine
+from foreword.engine.fixed_policy import FixedController
 from foreword.engine.request import Request
 from foreword.engine.step import StepParts
 from foreword.errors import CheckpointError, ConfigError, ModelNotFoundError, UnsupportedModelError
 from foreword.runtime.base import Need
 from foreword.runtime.torch_runtime import TorchRuntime
 from foreword.sampling.params import SamplingParams
-from foreword.target.load import load_model
+from foreword.target.load_model import load_model
 from foreword.target.target import Target
 from foreword.tree.draft_tree import DraftTree
 from foreword.tree.pack import pack

@@ -8,9 +8,9 @@ import torch
 
 from foreword.cli.main import main
 from foreword.config import DraftConfig, parse_draft_config
-from foreword.draft.draft_vocab import TrimmedHead, read_draft_vocab
-from foreword.draft.eagle.files import EagleFiles
-from foreword.draft.eagle.load import load_network
+from foreword.draft.heads.eagle_files import EagleFiles
+from foreword.draft.heads.eagle_network import load_network
+from foreword.draft.model.draft_vocab import TrimmedHead, read_draft_vocab
 from foreword.draft.registry import make_drafter
 from foreword.engine.llm import LLM
 from foreword.errors import ConfigError

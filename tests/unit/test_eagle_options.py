@@ -7,9 +7,9 @@ import torch
 
 from foreword.cli.main import main
 from foreword.config import DraftConfig
-from foreword.draft.eagle.drafter import EagleDrafter
-from foreword.draft.eagle.fusion import StreamNorms
-from foreword.draft.eagle.load import stream_norm, taps_of
+from foreword.draft.heads.eagle import EagleDrafter
+from foreword.draft.heads.eagle_fusion import StreamNorms
+from foreword.draft.heads.eagle_network import stream_norm, taps_of
 from foreword.errors import CheckpointError, UnsupportedModelError
 from foreword.runtime.base import Need
 from foreword.runtime.select import native_problem

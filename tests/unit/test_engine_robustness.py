@@ -7,9 +7,9 @@ import threading
 import pytest
 
 from foreword.draft.base import BaseDrafter
-from foreword.draft.lookahead import LookaheadDrafter
-from foreword.draft.past_outputs import PastOutputs
-from foreword.draft.recycling import RecyclingDrafter
+from foreword.draft.lookup.lookahead import LookaheadDrafter
+from foreword.draft.lookup.past_outputs import PastOutputs
+from foreword.draft.lookup.recycling import RecyclingDrafter
 from foreword.engine.request import Request
 from foreword.errors import CapacityError, ForewordError
 from foreword.sampling.params import SamplingParams
@@ -279,7 +279,7 @@ def test_a_native_cache_says_what_does_not_fit():
 def test_few_compiled_grammars_are_kept():
     pytest.importorskip("llguidance")
     from foreword.sampling.grammar import Grammar
-    from foreword.sampling.walker import GrammarCompiler
+    from foreword.sampling.grammar_matcher import GrammarCompiler
 
     compiler = GrammarCompiler(TOKENIZER, TOKENIZER.vocab_size, (TOKENIZER.eos_token_id,))
     kept = Grammar.regex("keep[a-z]")

@@ -10,8 +10,8 @@ import pytest
 from foreword.engine.guided import guided_tree
 from foreword.errors import ConfigError
 from foreword.sampling.grammar import Grammar
+from foreword.sampling.grammar_matcher import GrammarCompiler
 from foreword.sampling.params import SamplingParams
-from foreword.sampling.walker import GrammarCompiler
 from foreword.tree.draft_tree import DraftTree
 from tests.support.option_oracle import plain_answer
 from tests.support.scripted_drafters import SCRIPTS, ScriptedDrafter

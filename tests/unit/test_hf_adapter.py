@@ -8,8 +8,8 @@ import torch
 import transformers as hf
 
 from foreword.bench.fidelity import explain_difference
-from foreword.engine.controller import FixedController
 from foreword.engine.engine import Engine
+from foreword.engine.fixed_policy import FixedController
 from foreword.engine.llm import LLM
 from foreword.engine.request import Request
 from foreword.engine.step import StepParts
@@ -22,7 +22,7 @@ from foreword.target.hf_adapter import HFDecoder
 from foreword.target.hf_load import adopt_model, adopt_tokenizer
 from foreword.target.hf_mask import MaskPlan
 from foreword.target.hf_trial import Trial
-from foreword.target.load import load_model
+from foreword.target.load_model import load_model
 from foreword.target.target import Target
 from foreword.tree.draft_tree import DraftTree
 from foreword.tree.pack import pack

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from foreword.cli.drafter_facts import drafter_kind
+from foreword.bench.drafter_facts import drafter_kind
 from foreword.cli.main import main
 from tests.support.medusa_heads import legacy_names, random_heads, save_heads
 from tests.support.tiny_llm import VOCAB_SIZE

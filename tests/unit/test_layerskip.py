@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from foreword.config import DraftConfig
-from foreword.draft.layerskip import FirstLayers, LayerSkipDrafter
-from foreword.engine.controller import FixedController
+from foreword.draft.model.layerskip import FirstLayers, LayerSkipDrafter
+from foreword.engine.fixed_policy import FixedController
 from foreword.errors import ConfigError
 from foreword.runtime.base import Need
 from foreword.runtime.torch_runtime import TorchRuntime

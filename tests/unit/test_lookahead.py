@@ -3,7 +3,7 @@
 import pytest
 
 from foreword.draft.base import Plan
-from foreword.draft.lookahead import LookaheadDrafter, NgramPool
+from foreword.draft.lookup.lookahead import LookaheadDrafter, NgramPool
 from foreword.sampling.params import SamplingParams
 from foreword.target.target import Target
 from tests.support.drafters import Checked

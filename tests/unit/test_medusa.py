@@ -7,13 +7,13 @@ import torch
 from foreword.config import DraftConfig
 from foreword.draft.base import Plan
 from foreword.draft.cascade import CascadeDrafter
-from foreword.draft.medusa import guess
-from foreword.draft.medusa.drafter import MedusaDrafter
-from foreword.draft.medusa.files import open_heads
-from foreword.draft.medusa.load import load_heads
-from foreword.draft.medusa.shape import GENERIC_ACCURACIES, cut, generic_paths, paths_of
-from foreword.draft.ngram import NgramDrafter
-from foreword.engine.controller import FixedController
+from foreword.draft.heads import medusa_guess as guess
+from foreword.draft.heads.medusa import MedusaDrafter
+from foreword.draft.heads.medusa_files import open_heads
+from foreword.draft.heads.medusa_network import load_heads
+from foreword.draft.heads.medusa_tree import GENERIC_ACCURACIES, cut, generic_paths, paths_of
+from foreword.draft.lookup.ngram import NgramDrafter
+from foreword.engine.fixed_policy import FixedController
 from foreword.engine.llm import LLM
 from foreword.engine.request import Request
 from foreword.errors import CheckpointError

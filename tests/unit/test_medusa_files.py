@@ -6,9 +6,9 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from foreword.checkpoint.drafter_files import tensors_of
-from foreword.draft.medusa.files import open_heads
-from foreword.draft.medusa.load import check_fit, load_heads
+from foreword.checkpoint.drafter_folder import tensors_of
+from foreword.draft.heads.medusa_files import open_heads
+from foreword.draft.heads.medusa_network import check_fit, load_heads
 from foreword.errors import CheckpointError, ConfigError, ModelNotFoundError, UnsupportedModelError
 from foreword.runtime.torch_runtime import TorchRuntime
 from tests.support.medusa_heads import legacy_names, random_heads, reference_logits, save_heads, vllm_config

@@ -15,12 +15,12 @@ from foreword.adapt.cost import PassCosts
 from foreword.bench.intervals import ratio_of, ratio_of_rates
 from foreword.config import DraftConfig
 from foreword.draft.base import BaseDrafter, DraftNeed, known_ids
+from foreword.draft.lookup.recycling import RecyclingDrafter
+from foreword.draft.lookup.suffix import SuffixDrafter
 from foreword.draft.none import NoDrafter
-from foreword.draft.recycling import RecyclingDrafter
-from foreword.draft.suffix import SuffixDrafter
 from foreword.engine import engine as engine_module
-from foreword.engine.controller import FixedController
 from foreword.engine.engine import Engine
+from foreword.engine.fixed_policy import FixedController
 from foreword.engine.step import StepParts
 from foreword.sampling.params import SamplingParams
 from foreword.target.target import Target

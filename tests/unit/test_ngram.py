@@ -6,7 +6,7 @@ import time
 import pytest
 
 from foreword.config import DraftConfig
-from foreword.draft.ngram import NgramDrafter, NgramIndex
+from foreword.draft.lookup.ngram import NgramDrafter, NgramIndex
 from foreword.errors import ConfigError
 
 

@@ -15,11 +15,11 @@ from foreword.bench.methods import method_facts
 from foreword.config import DraftConfig
 from foreword.draft.auto import make as make_auto
 from foreword.draft.base import Plan
-from foreword.draft.ngram_lm.drafter import NgramLmDrafter
-from foreword.draft.ngram_lm.drafter import make as make_ngram_lm
-from foreword.draft.ngram_lm.table import FILE, NgramTable, context_keys, load_table, next_keys
+from foreword.draft.lookup.ngram_lm import NgramLmDrafter
+from foreword.draft.lookup.ngram_lm import make as make_ngram_lm
+from foreword.draft.lookup.ngram_table import FILE, NgramTable, context_keys, load_table, next_keys
 from foreword.errors import CheckpointError, ConfigError, ModelNotFoundError
-from foreword.train.ngram_counts import count_ngrams
+from foreword.train.data.ngram_counts import count_ngrams
 from foreword.tune.candidates import default_candidates
 from tests.support.ngram_tables import expected_chances, save_table, table_of_texts
 from tests.support.tiny_llm import VOCAB_SIZE

@@ -8,9 +8,9 @@ import pytest
 from foreword.cli.prompt_file import read_prompts
 from foreword.engine.llm import LLM
 from foreword.errors import ConfigError
-from foreword.train import own_prompts
-from foreword.train.own_prompts import BEGINNINGS, NAME, beginning, user_turn, write_own_prompts
-from foreword.train.self_distill import HELD_OUT, TRAIN
+from foreword.train.data import self_prompts as own_prompts
+from foreword.train.data.self_distill import HELD_OUT, TRAIN
+from foreword.train.data.self_prompts import BEGINNINGS, NAME, beginning, user_turn, write_own_prompts
 from tests.support.tiny_chat import write_tiny_chat
 from tests.support.tiny_files import add_sentencepiece_tokenizer
 from tests.unit.test_checkpoint_tokenizer import gguf_tokenizer

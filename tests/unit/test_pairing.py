@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from foreword.checkpoint.pairing import Vocabulary, pair
-from foreword.target.load import TrimmedVocab
+from foreword.target.load_model import TrimmedVocab
 
 WORDS = [f"word{i}" for i in range(1000)]
 

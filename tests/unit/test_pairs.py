@@ -9,7 +9,7 @@ import pytest
 from foreword.draft.registry import DRAFTERS
 from foreword.engine.llm import LLM
 from foreword.errors import ConfigError
-from foreword.sampling.drafting import DraftMode
+from foreword.sampling.draft_sampling import DraftMode
 from foreword.sampling.params import SamplingParams
 from foreword.tree.draft_tree import DraftTree
 from foreword.verify.base import VERIFIERS

@@ -12,7 +12,7 @@ import foreword
 from foreword.cli.main import main
 from foreword.cli.prompt_file import read_prompts
 from foreword.config import MAX_SPECULATIVE_TOKENS
-from foreword.draft.reference import ReferenceCursor
+from foreword.draft.lookup.reference_text import ReferenceCursor
 from foreword.engine.request import Request
 from foreword.errors import ConfigError
 from foreword.sampling.drafting_params import DraftingParams

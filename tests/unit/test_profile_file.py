@@ -10,9 +10,9 @@ from foreword.adapt.controller import AdaptiveController
 from foreword.cli import options as opt
 from foreword.cli.main import main
 from foreword.config import DraftConfig
-from foreword.engine.controller import FixedController
+from foreword.engine.fixed_policy import FixedController
 from foreword.engine.llm import LLM
-from foreword.engine.machine import machine_key
+from foreword.engine.machine_key import machine_key
 from foreword.engine.profile_file import Profile, model_facts, read_profile, settings_of, write_profile
 from foreword.errors import ConfigError
 from foreword.sampling.params import SamplingParams

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from foreword.draft.base import Plan
-from foreword.draft.recycling import RANK_PROBS, RecyclingDrafter, fill, shape_for
+from foreword.draft.lookup.recycling import RANK_PROBS, RecyclingDrafter, fill, shape_for
 from foreword.runtime.base import PassOutput
 from foreword.sampling.params import SamplingParams
 from foreword.target.target import Target

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from foreword.config import DraftConfig, draft_config
-from foreword.draft.draft_model import ModelDrafter
-from foreword.draft.ngram import NgramDrafter
+from foreword.draft.lookup.ngram import NgramDrafter
+from foreword.draft.model.draft_model import ModelDrafter
 from foreword.draft.registry import make_drafter
 from foreword.engine.llm import LLM
 from foreword.engine.request import Request
@@ -143,7 +143,7 @@ def test_a_requests_counts_add_up_to_the_engines():
 
 def test_training_keeps_numbers_of_its_losses_and_no_graphs():
     """[R71]: what is shown of a step does not hold on to the step's tensors."""
-    from foreword.train.loop import Trainer
+    from foreword.train.loop.training_loop import Trainer
 
     loop = object.__new__(Trainer)
     loop.progress = SimpleNamespace(step=3, elapsed_s=1.0)

@@ -6,7 +6,7 @@ import pytest
 import tokenizers
 
 from foreword.checkpoint.tokenizer import Tokenizer
-from foreword.engine.text import AnswerText
+from foreword.engine.answer_text import AnswerText
 from foreword.errors import ConfigError
 from foreword.sampling.params import SamplingParams
 from tests.support.option_oracle import plain_answer

@@ -3,7 +3,7 @@
 import pytest
 
 from foreword.config import DraftConfig
-from foreword.draft.ngram import NgramDrafter
+from foreword.draft.lookup.ngram import NgramDrafter
 from foreword.engine.request import Request, cut
 from foreword.errors import ConfigError, PromptTooLongError
 from foreword.sampling.params import SamplingParams

@@ -8,10 +8,10 @@ import pytest
 
 from foreword.config import DraftConfig
 from foreword.draft.base import Plan
-from foreword.draft.past_outputs import PastOutputs
-from foreword.draft.suffix import SuffixDrafter
-from foreword.draft.suffix_guess import GuessLimits, guess_after
-from foreword.draft.suffix_tree import Node, SuffixTree, Text
+from foreword.draft.lookup.past_outputs import PastOutputs
+from foreword.draft.lookup.suffix import SuffixDrafter
+from foreword.draft.lookup.suffix_guess import GuessLimits, guess_after
+from foreword.draft.lookup.suffix_tree import Node, SuffixTree, Text
 from foreword.errors import ConfigError
 
 DEPTH = 6

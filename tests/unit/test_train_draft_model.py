@@ -7,22 +7,22 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from foreword.cli.drafter_facts import drafter_facts, drafter_kind
+from foreword.bench.drafter_facts import drafter_facts, drafter_kind
 from foreword.config import ModelSpec
-from foreword.draft.trained_model import TrainedModelFiles, is_trained_model, load_trained_model
+from foreword.draft.model.trained_model import TrainedModelFiles, is_trained_model, load_trained_model
 from foreword.engine.llm import LLM
 from foreword.errors import CheckpointError, ConfigError
 from foreword.runtime.base import Need
 from foreword.runtime.select import native_problem
 from foreword.sampling.params import SamplingParams
-from foreword.target.load import load_model
-from foreword.train import draft_model
-from foreword.train.batches import collate
-from foreword.train.draft_model_net import DraftModelNet
-from foreword.train.loop import LoopOptions
-from foreword.train.losses import head_loss
-from foreword.train.session import target_tables, train
-from foreword.train.settings import TrainSettings
+from foreword.target.load_model import load_model
+from foreword.train.data.batches import collate
+from foreword.train.loop.losses import head_loss
+from foreword.train.loop.session import target_tables, train
+from foreword.train.loop.settings import TrainSettings
+from foreword.train.loop.training_loop import LoopOptions
+from foreword.train.methods import draft_model
+from foreword.train.methods.draft_model_net import DraftModelNet
 from foreword.tree.draft_tree import DraftTree
 from foreword.tree.pack import pack
 from tests.support.tiny_models import TinyWeights, tiny_spec
@@ -237,7 +237,7 @@ def test_a_run_that_was_killed_ends_as_one_that_was_not(llm, questions, data, tm
     card = json.loads((whole / "config.json").read_text())["foreword"]
     assert (card["method"], card["num_layers"], card["num_speculative_tokens"]) == ("draft_model", 1, 4)
     options = LoopOptions
-    monkeypatch.setattr("foreword.train.session.LoopOptions", lambda **o: options(**o, save_every_s=0.0))
+    monkeypatch.setattr("foreword.train.loop.session.LoopOptions", lambda **o: options(**o, save_every_s=0.0))
     with pytest.raises(KeyboardInterrupt):
         train("draft_model", llm, questions, killed, settings, Quiet(stop_at=2), data=data[0])
     train("draft_model", llm, questions, killed, settings, Quiet(), data=data[0])

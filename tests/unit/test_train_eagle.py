@@ -9,19 +9,19 @@ import torch
 from safetensors.torch import load_file
 from torch.nn import functional as F
 
-from foreword.checkpoint.trained import trained_drafter
-from foreword.draft.eagle.files import EagleFiles
-from foreword.draft.eagle.load import load_network
+from foreword.checkpoint.trained_drafters import trained_drafter
+from foreword.draft.heads.eagle_files import EagleFiles
+from foreword.draft.heads.eagle_network import load_network
 from foreword.engine.llm import LLM
 from foreword.runtime.select import native_problem
 from foreword.sampling.params import SamplingParams
-from foreword.target.load import load_model
-from foreword.train import eagle
-from foreword.train.batches import collate
-from foreword.train.linear_fit import fit_next_feature
-from foreword.train.loop import LoopOptions
-from foreword.train.session import target_tables, train
-from foreword.train.settings import TrainSettings
+from foreword.target.load_model import load_model
+from foreword.train.data.batches import collate
+from foreword.train.loop.session import target_tables, train
+from foreword.train.loop.settings import TrainSettings
+from foreword.train.loop.training_loop import LoopOptions
+from foreword.train.methods import eagle
+from foreword.train.methods.linear_fit import fit_next_feature
 from tests.support.eagle_heads import reference_layer
 from tests.unit.test_train_run import (  # fixtures among them
     SETTINGS,
@@ -181,7 +181,7 @@ def test_a_run_that_was_killed_ends_as_one_that_was_not(llm, questions, data, tm
     card = json.loads((whole / "config.json").read_text())["foreword"]
     assert (card["method"], card["token_weight"]) == ("eagle", 0.1)
     options = LoopOptions
-    monkeypatch.setattr("foreword.train.session.LoopOptions", lambda **o: options(**o, save_every_s=0.0))
+    monkeypatch.setattr("foreword.train.loop.session.LoopOptions", lambda **o: options(**o, save_every_s=0.0))
     with pytest.raises(KeyboardInterrupt):
         train("eagle", llm, questions, killed, settings, Quiet(stop_at=2), data=data[0])
     train("eagle", llm, questions, killed, settings, Quiet(), data=data[0])

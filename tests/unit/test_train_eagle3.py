@@ -9,11 +9,11 @@ from safetensors.torch import load_file
 from torch.nn import functional as F
 
 from foreword.config import ModelSpec
-from foreword.train.batches import Batch, places
-from foreword.train.eagle3 import Eagle3, Eagle3Options
-from foreword.train.eagle3_net import Eagle3Net, Eagle3Spec, Seen, attend
-from foreword.train.losses import head_loss, soft_targets
-from foreword.train.method import TargetTables
+from foreword.train.data.batches import Batch, places
+from foreword.train.loop.losses import head_loss, soft_targets
+from foreword.train.methods.eagle3 import Eagle3, Eagle3Options
+from foreword.train.methods.eagle3_net import Eagle3Net, Eagle3Spec, Seen, attend
+from foreword.train.methods.method import TargetTables
 
 SPEC = ModelSpec(
     family="llama", hidden_size=16, intermediate_size=24, num_layers=8, num_heads=4, num_kv_heads=2, head_dim=4,

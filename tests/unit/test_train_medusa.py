@@ -8,12 +8,12 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from foreword.draft.medusa.files import open_heads
-from foreword.draft.medusa.load import load_heads
-from foreword.draft.medusa.shape import cut
+from foreword.draft.heads.medusa_files import open_heads
+from foreword.draft.heads.medusa_network import load_heads
+from foreword.draft.heads.medusa_tree import cut
 from foreword.runtime.torch_runtime import TorchRuntime
-from foreword.train.calibrate import calibrate
-from foreword.train.medusa import NUM_RANKS, Medusa, MedusaOptions
+from foreword.train.methods.medusa import NUM_RANKS, Medusa, MedusaOptions
+from foreword.train.out.calibrate import calibrate
 from tests.unit.test_train_eagle3 import SPEC, VOCAB, batch, target  # noqa: F401  a fixture among them
 
 

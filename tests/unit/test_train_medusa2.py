@@ -11,16 +11,16 @@ from safetensors.torch import load_file, save_file
 
 from foreword.bench.cells import make_cells
 from foreword.bench.methods import method_facts
-from foreword.checkpoint.checkpoint import open_checkpoint
+from foreword.checkpoint.opened import open_checkpoint
 from foreword.engine.llm import LLM
 from foreword.errors import ConfigError
 from foreword.sampling.params import SamplingParams
-from foreword.train.batches import collate
-from foreword.train.card import model_card
-from foreword.train.divergence import Change, divergence, weighted_gradient
-from foreword.train.loop import LoopOptions, Trainer
-from foreword.train.session import target_tables, train
-from foreword.train.settings import TrainSettings
+from foreword.train.data.batches import collate
+from foreword.train.loop.divergence import Change, divergence, weighted_gradient
+from foreword.train.loop.session import target_tables, train
+from foreword.train.loop.settings import TrainSettings
+from foreword.train.loop.training_loop import LoopOptions, Trainer
+from foreword.train.out.card import model_card
 from tests.support.medusa_heads import legacy_names, random_heads
 from tests.support.tiny_llm import write_tiny_llm
 from tests.unit.test_train_run import (  # fixtures among them
@@ -33,7 +33,7 @@ from tests.unit.test_train_run import (  # fixtures among them
 )
 
 peft = pytest.importorskip("peft", reason="Medusa-2 tunes through peft, which is not installed")
-from foreword.train import medusa2  # noqa: E402
+from foreword.train.methods import medusa2  # noqa: E402
 
 TUNING = TrainSettings(
     draft_vocab_size=64, num_heads=3, dtype=torch.float32, soft_targets=0.0, lora_rank=4, heads_weight=0.5
@@ -233,7 +233,7 @@ def test_a_run_that_was_killed_ends_as_one_that_was_not(llm, questions, data, tm
     assert f"| perplexity | {card['perplexity_original']:.3f} | {card['perplexity_tuned']:.3f} |" in text
     assert "tokens a step**" in text, "measured by the verifier beside the tuned model"
     options = LoopOptions
-    monkeypatch.setattr("foreword.train.session.LoopOptions", lambda **o: options(**o, save_every_s=0.0))
+    monkeypatch.setattr("foreword.train.loop.session.LoopOptions", lambda **o: options(**o, save_every_s=0.0))
     with pytest.raises(KeyboardInterrupt):
         train("medusa2", llm, questions, killed, settings, Quiet(stop_at=4), data=data[0])
     train("medusa2", llm, questions, killed, settings, Quiet(), data=data[0])
@@ -359,7 +359,7 @@ def test_a_bench_says_that_the_target_is_tuned(tuned, tmp_path):
 
 
 def test_the_console_says_that_it_is_another_model(trained, batch):
-    from foreword.cli.train_report import best_text, use_text
+    from foreword.cli.render.train_report import best_text, use_text
 
     measures = trained[0].evaluate([(batch, [None] * len(batch.token_ids))])
     text = best_text(measures, None)
@@ -370,7 +370,7 @@ def test_the_console_says_that_it_is_another_model(trained, batch):
 
 
 def test_inspect_says_which_target_they_are_for(llm, tuned, tmp_path):  # noqa: F811
-    from foreword.cli.drafter_facts import drafter_facts, drafter_kind, fit_facts
+    from foreword.bench.drafter_facts import drafter_facts, drafter_kind, fit_facts
 
     heads = str(tuned / "medusa")
     assert drafter_kind(heads) == "medusa2"
@@ -400,7 +400,7 @@ def test_without_peft_the_command_says_what_to_install(monkeypatch, make):
 
 
 def test_cards_of_other_methods_say_that_words_stay():
-    from foreword.train.method import Measures
+    from foreword.train.methods.method import Measures
 
     card = model_card(
         method="medusa",

@@ -9,11 +9,11 @@ import torch
 from foreword.engine.llm import LLM
 from foreword.errors import ConfigError
 from foreword.sampling.params import SamplingParams
-from foreword.train import medusa
-from foreword.train.batches import collate
-from foreword.train.loop import LoopOptions
-from foreword.train.session import target_tables, train
-from foreword.train.settings import TrainSettings
+from foreword.train.data.batches import collate
+from foreword.train.loop.session import target_tables, train
+from foreword.train.loop.settings import TrainSettings
+from foreword.train.loop.training_loop import LoopOptions
+from foreword.train.methods import medusa
 from tests.unit.test_train_run import (  # fixtures among them
     SETTINGS,
     Quiet,
@@ -35,7 +35,7 @@ def test_a_run_that_was_killed_ends_as_one_that_was_not(llm, questions, data, tm
     assert card["choices"][0] == [0]
     assert "unroll" not in card
     options = LoopOptions
-    monkeypatch.setattr("foreword.train.session.LoopOptions", lambda **o: options(**o, save_every_s=0.0))
+    monkeypatch.setattr("foreword.train.loop.session.LoopOptions", lambda **o: options(**o, save_every_s=0.0))
     with pytest.raises(KeyboardInterrupt):
         train("medusa", llm, questions, killed, settings, Quiet(stop_at=2), data=data[0])
     train("medusa", llm, questions, killed, settings, Quiet(), data=data[0])

@@ -5,13 +5,13 @@ import json
 import pytest
 
 from foreword.cli.main import main
-from foreword.draft.ngram_lm.table import FILE, load_table
+from foreword.draft.lookup.ngram_table import FILE, load_table
 from foreword.engine.llm import LLM
 from foreword.sampling.params import SamplingParams
-from foreword.train.ngram_lm import measured
-from foreword.train.self_distill import HELD_OUT, TRAIN, Answer, AnswerStore, Question
-from foreword.train.session import train
-from foreword.train.settings import TrainSettings
+from foreword.train.data.self_distill import HELD_OUT, TRAIN, Answer, AnswerStore, Question
+from foreword.train.loop.session import train
+from foreword.train.loop.settings import TrainSettings
+from foreword.train.methods.ngram_lm import measured
 from tests.support.ngram_tables import table_of_texts
 from tests.support.tiny_chat import write_tiny_chat
 from tests.unit.test_train_run import Quiet

@@ -11,22 +11,16 @@ import numpy as np
 import pytest
 import torch
 
+from foreword.cli.commands.train import METHOD_NAMES
 from foreword.cli.options import parse_duration
-from foreword.cli.train import METHOD_NAMES
-from foreword.cli.train_report import LineReporter, kept_text
+from foreword.cli.render.train_report import LineReporter, kept_text
 from foreword.engine.llm import LLM
 from foreword.errors import ConfigError
 from foreword.runtime.base import Need
 from foreword.sampling.params import SamplingParams
-from foreword.train import eagle3
-from foreword.train.batches import BatchOrder, Position, collate, places
-from foreword.train.checkpoint import Progress, load_checkpoint, save_checkpoint
-from foreword.train.features import Entry, FeatureStore, extract_features
-from foreword.train.loop import LoopOptions, Trainer
-from foreword.train.method import Losses, Measures
-from foreword.train.optimiser import optimiser_of
-from foreword.train.pays import Speeds, measure_speeds
-from foreword.train.self_distill import (
+from foreword.train.data.batches import BatchOrder, Position, collate, places
+from foreword.train.data.features import Entry, FeatureStore, extract_features
+from foreword.train.data.self_distill import (
     HELD_OUT,
     Answer,
     AnswerStore,
@@ -36,10 +30,16 @@ from foreword.train.self_distill import (
     self_distill,
     split_of,
 )
-from foreword.train.session import COUNTED, METHODS, live_prompts, target_tables, train
-from foreword.train.settings import TrainSettings
-from foreword.train.simulate import measure, tokens_per_step
-from foreword.train.vocabulary import count_draft_vocab, draft_ids, vocab_maps
+from foreword.train.data.vocabulary import count_draft_vocab, draft_ids, vocab_maps
+from foreword.train.loop.optimiser import optimiser_of
+from foreword.train.loop.resume_state import Progress, load_checkpoint, save_checkpoint
+from foreword.train.loop.session import COUNTED, METHODS, live_prompts, target_tables, train
+from foreword.train.loop.settings import TrainSettings
+from foreword.train.loop.training_loop import LoopOptions, Trainer
+from foreword.train.methods import eagle3
+from foreword.train.methods.method import Losses, Measures
+from foreword.train.out.live_speed import Speeds, measure_speeds
+from foreword.train.out.simulate import measure, tokens_per_step
 from foreword.tree.draft_tree import DraftTree
 from foreword.tree.pack import pack
 from tests.support.tiny_chat import write_tiny_chat
@@ -149,7 +149,7 @@ def test_features_are_those_of_one_pass(llm, data):
 
 
 def test_long_answers_are_read_in_chunks(llm, tmp_path, monkeypatch):
-    from foreword.train import features
+    from foreword.train.data import features
 
     tokens = tuple(torch.randint(40, 200, (50,), generator=torch.Generator().manual_seed(0)).tolist())
     answers = [
@@ -251,7 +251,7 @@ SETTINGS = TrainSettings(
 @pytest.fixture
 def wide_split(monkeypatch):
     """Few questions: more of them held out."""
-    from foreword.train import session
+    from foreword.train.loop import session
 
     monkeypatch.setattr(session, "DistillOptions", lambda **options: DistillOptions(held_out=0.4, **options))
 
@@ -265,7 +265,7 @@ def test_a_run_that_was_killed_ends_as_one_that_was_not(llm, questions, data, tm
     progress = train("eagle3", llm, questions, whole, SETTINGS, Quiet(), data=data[0])
     assert progress.step == 6
     options = LoopOptions
-    monkeypatch.setattr("foreword.train.session.LoopOptions", lambda **o: options(**o, save_every_s=0.0))
+    monkeypatch.setattr("foreword.train.loop.session.LoopOptions", lambda **o: options(**o, save_every_s=0.0))
     with pytest.raises(KeyboardInterrupt):
         train("eagle3", llm, questions, killed, SETTINGS, Quiet(stop_at=4), data=data[0])
     reporter = Quiet()
@@ -364,7 +364,7 @@ def test_a_run_from_before_there_were_several_optimisers_goes_on_or_says_why_not
 
 def test_who_has_no_prompts_lets_the_model_write_them_once(tmp_path, capsys, wide_split, monkeypatch):
     from foreword.cli.main import main
-    from foreword.train import own_prompts
+    from foreword.train.data import self_prompts as own_prompts
 
     user_turn = own_prompts.user_turn  # a random model hardly ever ends: here half of the vocabulary does
     monkeypatch.setattr(
@@ -373,7 +373,7 @@ def test_who_has_no_prompts_lets_the_model_write_them_once(tmp_path, capsys, wid
     monkeypatch.setattr(own_prompts, "_LEAST_CHARS", 2)
     monkeypatch.setattr(own_prompts, "_CHUNK", 16)
     monkeypatch.setattr(
-        sys.modules["foreword.cli.train"], "_own_share", lambda _: 10.0
+        sys.modules["foreword.cli.commands.train"], "_own_share", lambda _: 10.0
     )  # all, however slow the machine
     model, out = write_tiny_chat(tmp_path), tmp_path / "drafter"
     arguments = [
@@ -459,7 +459,7 @@ def test_few_tokens_are_answered_on_until_both_sides_have_an_answer(llm, questio
 
 def test_features_stop_at_the_deadline_and_go_on_later(llm, data, tmp_path, monkeypatch):
     _, answers, _ = data
-    monkeypatch.setattr("foreword.train.features._ROWS", 1)  # one answer a pass
+    monkeypatch.setattr("foreword.train.data.features._ROWS", 1)  # one answer a pass
     store = FeatureStore(tmp_path, (1, 2), llm.model.decoder.spec.hidden_size)
     store.begin({"model_fingerprint": llm.model.checkpoint.fingerprint, "dtype": llm.model.choice.dtype})
     extract_features(llm.model.decoder, answers, store, nothing, deadline_s=0.0)
@@ -503,7 +503,7 @@ def test_a_run_ends_within_its_budget_measured(data, tmp_path, eval_every_s):
 
 
 def test_an_answer_says_whether_the_drafter_pays(llm, data, tmp_path):
-    from foreword.cli.train_report import speeds_text
+    from foreword.cli.render.train_report import speeds_text
 
     assert "0.80 times as fast" in speeds_text(Speeds(100.0, 80.0, 4), "eagle3=x")
     assert "does not pay here yet" in speeds_text(Speeds(100.0, 80.0, 4), "eagle3=x")
@@ -540,7 +540,7 @@ def test_a_folder_that_cannot_be_made_is_found_out_before_anything_is_done(optio
 
 def test_ctrl_c_says_what_is_kept_and_how_to_go_on(tmp_path, capsys, wide_split, monkeypatch):
     from foreword.cli.main import main
-    from foreword.train.loop import Trainer
+    from foreword.train.loop.training_loop import Trainer
 
     def interrupt(_):
         raise KeyboardInterrupt

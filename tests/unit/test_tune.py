@@ -14,10 +14,10 @@ from foreword.engine.stats import RequestStats
 from foreword.errors import ConfigError, UnknownNameError
 from foreword.sampling.params import SamplingParams
 from foreword.tune.candidates import candidate, default_candidates, parse_candidates, variants
+from foreword.tune.draft_model_fit import PairFacts, acceptance
 from foreword.tune.measure import Arm, Bench, TunePrompt
-from foreword.tune.pairs import PairFacts, acceptance
+from foreword.tune.recommendation import answer, pair_words, profile_of, winner_config
 from foreword.tune.search import Outcome, Search, pays
-from foreword.tune.verdict import answer, pair_words, profile_of, winner_config
 
 
 def test_names_of_candidates():

@@ -5,7 +5,7 @@ import torch
 
 from foreword.config import DraftConfig
 from foreword.draft.base import Plan
-from foreword.draft.universal import UniversalDrafter
+from foreword.draft.model.universal import UniversalDrafter
 from foreword.sampling.params import SamplingParams
 from tests.support.drafters import Checked
 from tests.support.toy_decoder import ToyDecoder

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from foreword.errors import ConfigError, UnknownNameError
-from foreword.sampling.drafting import DraftMode
+from foreword.sampling.draft_sampling import DraftMode
 from foreword.sampling.noise import Stream, uniform_of
 from foreword.sampling.params import Warp
 from foreword.sampling.sampler import Sampler

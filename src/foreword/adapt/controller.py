@@ -22,7 +22,7 @@ from foreword.adapt.rest import MOST_STEPS, Rest
 from foreword.adapt.stride import Stride, begin_stride, past_step
 from foreword.draft.base import Plan
 from foreword.draft.kinds import is_looked_up, num_looked_up
-from foreword.engine.controller import FixedController
+from foreword.engine.fixed_policy import FixedController
 from foreword.engine.request import Request
 from foreword.engine.step import StepRecord, StepTimes
 from foreword.target.target import Target

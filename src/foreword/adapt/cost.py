@@ -19,7 +19,7 @@ import torch
 
 from foreword.adapt.timing import time_passes
 from foreword.checkpoint.cache import cache_folder
-from foreword.engine.machine import machine_facts
+from foreword.engine.machine_key import machine_facts
 from foreword.files import write_whole
 from foreword.runtime.base import Decoder
 from foreword.target.target import Target

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from foreword.draft.base import Plan
-from foreword.engine.controller import FixedController
+from foreword.engine.fixed_policy import FixedController
 from foreword.engine.request import Request
 from foreword.engine.step import StepRecord, StepTimes
 from foreword.target.target import Target

@@ -4,8 +4,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-from foreword.checkpoint.trained import trained_drafter
-from foreword.draft.medusa import tuned
+from foreword.checkpoint.trained_drafters import trained_drafter
+from foreword.draft.heads import medusa2 as tuned
 from foreword.engine.llm import LLM
 
 # What a method needs besides the target, and the text or machine that it is good for.

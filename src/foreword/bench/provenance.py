@@ -8,7 +8,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from foreword.target.load import LoadedModel
+from foreword.target.load_model import LoadedModel
 
 _PACKAGES = ("foreword", "foreword-kernels", "torch", "numpy", "tokenizers", "transformers")
 

@@ -24,7 +24,7 @@ from foreword.engine.result import Result
 from foreword.errors import ConfigError
 from foreword.sampling.drafting_params import DraftingParams
 from foreword.sampling.params import SamplingParams
-from foreword.target.load import LoadedModel
+from foreword.target.load_model import LoadedModel
 
 _WARM_UP_PROMPT, _WARM_UP_TOKENS = 16, 8
 _SAVE_EVERY_S = 10.0

@@ -12,8 +12,8 @@ from collections.abc import Sequence
 
 from foreword.bench.fidelity import LOGIT_TOLERANCE, explain_difference
 from foreword.draft.base import BaseDrafter, Plan, RequestView, known_ids
-from foreword.engine.controller import FixedController
 from foreword.engine.engine import Engine
+from foreword.engine.fixed_policy import FixedController
 from foreword.engine.llm import LLM, LoadedModel, load_model
 from foreword.engine.request import Request
 from foreword.engine.step import StepParts

@@ -1,5 +1,5 @@
 """Models on disk: Hugging Face folders and hub ids, GGUF files, tokenizers, the default model."""
 
-from foreword.checkpoint.checkpoint import Checkpoint, open_checkpoint
+from foreword.checkpoint.opened import Checkpoint, open_checkpoint
 
 __all__ = ["Checkpoint", "open_checkpoint"]

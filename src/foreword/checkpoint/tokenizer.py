@@ -14,7 +14,7 @@ from foreword.checkpoint.byte_level import to_bytes
 from foreword.checkpoint.chat_template import ChatTemplate, Message
 from foreword.checkpoint.text_stream import TextStream
 from foreword.errors import ConfigError
-from foreword.text import check_unicode
+from foreword.text_checks import check_unicode
 
 if TYPE_CHECKING:
     import tokenizers

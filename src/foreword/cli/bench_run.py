@@ -60,9 +60,9 @@ def choose(lines: list[PromptLine], count: int | None, limit: int | None) -> lis
 
 def encode(model: "LoadedModel", lines: Sequence[PromptLine], limit: int | None = None) -> list["BenchPrompt"]:
     """Token ids of all prompts, checked; without a file those of the demo, at most the first `limit`."""
+    from foreword.bench.demo_prompts import PROMPTS
     from foreword.bench.workloads import NO_CATEGORY, BenchPrompt, check_ids
     from foreword.cli.conversation import Conversation, own_prompts
-    from foreword.cli.demo_prompts import PROMPTS
     from foreword.engine.llm import LLM
 
     llm = LLM(model, "none", batch_size=1)
@@ -90,9 +90,9 @@ def begin(
     model: "LoadedModel", files: Sequence[Path], prompts: Sequence["BenchPrompt"], cells: Any, settings: dict[str, Any]
 ) -> "BenchResult":
     """A result without runs."""
+    from foreword.bench.machine_facts import machine_facts
     from foreword.bench.provenance import provenance
     from foreword.bench.results import BenchResult, PromptFacts
-    from foreword.cli.machine_facts import machine_facts
 
     machine = {key: value for key, value in machine_facts().items() if key in ("python", "platform", "cpu", "torch")}
     facts = [PromptFacts(p.id, p.category, len(p.token_ids), p.sha256) for p in prompts]
@@ -136,7 +136,7 @@ def measure(
     from functools import partial
 
     from foreword.bench.runner import Runner, make_llm
-    from foreword.cli.bench_progress import progress
+    from foreword.cli.render.bench_progress import progress
 
     def save() -> None:
         if json is not None:

@@ -13,7 +13,8 @@ from typing import Annotated
 
 import typer
 
-from foreword.cli import bench, chat, check, demo, doctor, estimate, generate, inspect_model, profile, train, tune
+from foreword.cli.commands import bench, chat, check, demo, doctor, estimate, generate, profile, train, tune
+from foreword.cli.commands import inspect as inspect_model
 from foreword.errors import ForewordError
 
 EXIT_BROKEN_PIPE, EXIT_USER_ERROR, EXIT_INTERRUPTED = 1, 2, 130

@@ -9,8 +9,8 @@ import logging
 from foreword.config import DraftConfig
 from foreword.draft.base import Drafter
 from foreword.draft.cascade import CascadeDrafter
-from foreword.draft.ngram_lm.drafter import NgramLmDrafter, table_of
-from foreword.draft.suffix import make as make_suffix
+from foreword.draft.lookup.ngram_lm import NgramLmDrafter, table_of
+from foreword.draft.lookup.suffix import make as make_suffix
 from foreword.errors import CheckpointError
 from foreword.target.target import Target
 

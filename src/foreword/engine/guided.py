@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
-from foreword.sampling.walker import GrammarWalker
+from foreword.sampling.grammar_matcher import GrammarWalker
 from foreword.tree.draft_tree import DraftTree
 
 MAX_FORCED = 16  # most nodes that are added to a tree

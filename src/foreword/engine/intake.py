@@ -4,15 +4,15 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
+from foreword.engine.answer_text import AnswerText
 from foreword.engine.prompts import Prompt, given_ids, prompt_ids
 from foreword.engine.request import Request
-from foreword.engine.text import AnswerText
 from foreword.errors import ConfigError, PromptTooLongError
 from foreword.sampling.drafting_params import DraftingParams
 from foreword.sampling.grammar import Grammar
+from foreword.sampling.grammar_matcher import GrammarCompiler, GrammarWalker
 from foreword.sampling.params import SamplingParams
-from foreword.sampling.walker import GrammarCompiler, GrammarWalker
-from foreword.target.source import ModelSource
+from foreword.target.model_source import ModelSource
 
 T = TypeVar("T")
 

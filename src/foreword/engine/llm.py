@@ -10,9 +10,9 @@ from typing import Any
 from foreword.checkpoint.tokenizer import Tokenizer
 from foreword.config import STEADY_METHOD, DraftConfig, draft_config
 from foreword.draft.registry import check_draft_config, make_drafter
+from foreword.engine.compatibility import check_pair
 from foreword.engine.engine import Engine
 from foreword.engine.intake import Intake
-from foreword.engine.pairs import check_pair
 from foreword.engine.policy import check_policy, make_controller
 from foreword.engine.profile_file import read_profile
 from foreword.engine.prompts import Prompt, split_prompts
@@ -22,7 +22,7 @@ from foreword.engine.step import StepParts
 from foreword.errors import ConfigError
 from foreword.sampling.drafting_params import DraftingParams
 from foreword.sampling.params import SamplingParams
-from foreword.target.load import LoadedModel, load_model
+from foreword.target.load_model import LoadedModel, load_model
 from foreword.target.target import Target
 from foreword.verify.base import Matching, Verifier, make_verifier
 

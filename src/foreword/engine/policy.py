@@ -7,7 +7,7 @@ from foreword.errors import UnknownNameError
 from foreword.target.target import Target
 
 POLICIES: dict[str, str] = {
-    "fixed": "foreword.engine.controller",  # always the same number of nodes
+    "fixed": "foreword.engine.fixed_policy",  # always the same number of nodes
     "history": "foreword.adapt.history",  # longer after good steps, shorter after bad ones
     "adaptive": "foreword.adapt.controller",  # what pays, by measured time and observed acceptance
 }

@@ -19,10 +19,10 @@ from pathlib import Path
 from typing import Any
 
 from foreword.config import DraftConfig, parse_draft_config
-from foreword.engine.machine import machine_key
+from foreword.engine.machine_key import machine_key
 from foreword.errors import ConfigError
 from foreword.files import write_whole
-from foreword.target.load import LoadedModel
+from foreword.target.load_model import LoadedModel
 
 logger = logging.getLogger(__name__)
 

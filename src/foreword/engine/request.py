@@ -6,16 +6,16 @@ from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from foreword.draft.base import Plan
+from foreword.engine.answer_text import AnswerText
 from foreword.engine.guided import guided_tree
 from foreword.engine.result import FinishReason, TokenLogprob
 from foreword.engine.stats import RequestStats
-from foreword.engine.text import AnswerText
 from foreword.errors import ConfigError, ForewordError, PromptTooLongError
 from foreword.sampling.drafting_params import DraftingParams
+from foreword.sampling.grammar_matcher import GrammarWalker
 from foreword.sampling.params import SamplingParams
 from foreword.sampling.processors import make_shaper
 from foreword.sampling.sampler import Sampler
-from foreword.sampling.walker import GrammarWalker
 from foreword.tree.draft_tree import DraftTree
 
 T = TypeVar("T")

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from foreword.errors import ConfigError
-from foreword.text import check_unicode
+from foreword.text_checks import check_unicode
 
 
 @dataclass(frozen=True)

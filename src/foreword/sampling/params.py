@@ -11,7 +11,7 @@ from foreword.errors import ConfigError
 
 if TYPE_CHECKING:
     from foreword.sampling.grammar import Grammar
-    from foreword.sampling.own_processors import LogitsProcessor, StatefulProcessor
+    from foreword.sampling.user_processors import LogitsProcessor, StatefulProcessor
 
 DEFAULT_MAX_TOKENS = 128
 _LOWEST_TEMPERATURE = 1e-5  # logits divided by less overflow

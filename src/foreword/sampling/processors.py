@@ -15,9 +15,9 @@ import torch
 from torch import Tensor
 
 from foreword.errors import ConfigError
-from foreword.sampling.own_processors import LogitsProcessor, Row, StatefulProcessor
+from foreword.sampling.grammar_matcher import GrammarWalker
 from foreword.sampling.params import SamplingParams
-from foreword.sampling.walker import GrammarWalker
+from foreword.sampling.user_processors import LogitsProcessor, Row, StatefulProcessor
 from foreword.sampling.warp import NEVER
 
 _MAX_STATES = 64  # copies of a stateful processor kept along one path

@@ -13,8 +13,8 @@ from foreword.config import ModelSpec
 from foreword.errors import CheckpointError, ConfigError, UnsupportedModelError
 from foreword.runtime.select import RuntimeChoice
 from foreword.runtime.torch_runtime import TorchRuntime
-from foreword.target.load import LoadedModel
-from foreword.target.source import AdoptedModel
+from foreword.target.load_model import LoadedModel
+from foreword.target.model_source import AdoptedModel
 
 if TYPE_CHECKING:
     import tokenizers

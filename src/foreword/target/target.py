@@ -5,7 +5,7 @@ from typing import final
 
 from foreword.config import ModelSpec
 from foreword.runtime.base import Decoder, KVCache, Need, PassOutput
-from foreword.target.load import LoadedModel
+from foreword.target.load_model import LoadedModel
 from foreword.tree.pack import PackedBatch
 
 

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from foreword.checkpoint.trained import trained_drafter
+from foreword.checkpoint.trained_drafters import trained_drafter
 from foreword.config import DraftConfig, draft_config
 from foreword.draft.registry import check_draft_config
 from foreword.errors import ConfigError

@@ -15,7 +15,7 @@ from foreword.engine.result import Result
 from foreword.sampling.drafting_params import DraftingParams
 from foreword.sampling.params import SamplingParams
 from foreword.sampling.sampler import Sampler
-from foreword.target.load import LoadedModel
+from foreword.target.load_model import LoadedModel
 from foreword.tune.candidates import PLAIN, Candidate
 
 _WARM_UP_TOKENS = 8

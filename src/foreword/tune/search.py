@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 
 from foreword.errors import ForewordError
 from foreword.tune.candidates import WITH_TABLE, Candidate, variants
+from foreword.tune.draft_model_fit import PairFacts, look_at_pair
 from foreword.tune.measure import Arm, Bench, TunePrompt
-from foreword.tune.pairs import PairFacts, look_at_pair
 
 _SHARES = (0.4, 0.3, 0.3)
 _BRED, _FINALISTS = 2, 3

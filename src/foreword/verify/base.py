@@ -9,7 +9,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from foreword.errors import ConfigError, UnknownNameError
-from foreword.sampling.drafting import DraftMode
+from foreword.sampling.draft_sampling import DraftMode
 from foreword.sampling.sampler import Draw, Sampler
 from foreword.tree.draft_tree import DraftTree
 from foreword.verify.match import known_only, match

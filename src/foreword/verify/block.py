@@ -26,7 +26,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from foreword.errors import ConfigError
-from foreword.sampling.drafting import DraftMode
+from foreword.sampling.draft_sampling import DraftMode
 from foreword.sampling.sampler import Sampler
 from foreword.tree.draft_tree import DraftTree
 from foreword.tree.merge import expected_probs

@@ -19,7 +19,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from foreword.errors import ConfigError
-from foreword.sampling.drafting import DraftMode
+from foreword.sampling.draft_sampling import DraftMode
 from foreword.sampling.sampler import Sampler
 from foreword.tree.draft_tree import DraftTree
 from foreword.verify.base import Answers, Ask, Matching, ShapedChoices, open_nodes

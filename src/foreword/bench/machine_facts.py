@@ -1,0 +1,136 @@
+"""What `foreword doctor` finds out about this machine."""
+
+import os
+import platform
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from foreword.bench.provenance import versions
+from foreword.checkpoint.cache import cache_folder
+from foreword.checkpoint.default_model import DEFAULT_MODEL, default_model_path
+from foreword.config import STEADY_METHOD, DraftConfig
+from foreword.runtime.select import choose_runtime, native_problem
+
+_COMPILERS = ("c++", "g++", "clang++", "cl")
+# How the kernel's list of processor features names what speeds up small integers and bfloat16.
+_FEATURES = {
+    "avx2": "AVX2",
+    "avx512f": "AVX-512",
+    "avx512_vnni": "AVX-512 VNNI",
+    "avx_vnni": "AVX-VNNI",
+    "avx512_bf16": "AVX-512 BF16",
+    "amx_tile": "AMX",
+    "asimddp": "ARM dot product",
+    "i8mm": "ARM int8 matrix",
+}
+_LEAST_FREE_BYTES = 2e9
+_DRAFTER_WHY = "copies from the text so far, or says what the model often says, only as far as that pays by this machine's measured times"
+_DRAFTER_OTHERWISE = f"{STEADY_METHOD} where --verifier is not match: what is said there depends on what is drafted"
+_NATIVE_COST = (
+    "without it the torch runtime takes over: in float32 it reads 4 bytes a weight where native reads 1, and its last "
+    "bits depend on the width of a pass, so that equality holds but for near-ties"
+)
+
+
+def machine_facts() -> dict[str, Any]:
+    """Everything that was found, ready for JSON."""
+    cache = cache_folder()
+    problem = native_problem()
+    choice = choose_runtime()
+    facts: dict[str, Any] = {
+        "foreword": versions().get("foreword", "0.0.0"),
+        "python": platform.python_version(),
+        "platform": f"{platform.system()} {platform.machine()}",
+        "cpu": {"name": _cpu_name(), "logical_cores": os.cpu_count(), "features": _cpu_features()},
+        "torch": _torch(),
+        "native": {"is_available": problem is None, "problem": problem, "cost": _NATIVE_COST if problem else None},
+        "choice": {"runtime": choice.name, "dtype": choice.dtype, "device": choice.device, "reason": choice.reason},
+        "drafter": {"default": DraftConfig.method, "why": _DRAFTER_WHY, "otherwise": _DRAFTER_OTHERWISE},
+        "compilers": _compilers(),
+        "cache": {"folder": str(cache), "free_bytes": _free_bytes(cache)},
+        "default_model": {"file": DEFAULT_MODEL.file_name, "is_cached": default_model_path(cache).is_file()},
+    }
+    return facts | {"advice": _advice(facts)}
+
+
+def _advice(facts: dict[str, Any]) -> list[str]:
+    """What to do, most useful first."""
+    advice = []
+    if facts["native"]["problem"]:
+        fix = "build it with 'make install' in the source folder, or 'pip install ./kernels'"
+        if not facts["compilers"]:
+            fix = f"install a C++ compiler (g++ or clang++), then {fix}"
+        advice.append(f"the native runtime is not available: {_NATIVE_COST}; {fix}")
+    if facts["cache"]["free_bytes"] < _LEAST_FREE_BYTES:
+        free = facts["cache"]["free_bytes"] / 1e9
+        advice.append(
+            f"only {free:.1f} GB are free in {facts['cache']['folder']}: models and converted weights go there; free "
+            f"some space, or name another folder in FOREWORD_CACHE"
+        )
+    if not facts["default_model"]["is_cached"]:
+        advice.append("the default model is fetched at the first use; 'foreword inspect' fetches it now")
+    return advice
+
+
+def _torch() -> dict[str, Any]:
+    import torch
+
+    num_gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    return {
+        "version": torch.__version__,
+        "threads": torch.get_num_threads(),
+        "capability": torch.backends.cpu.get_cpu_capability(),
+        "gpus": [torch.cuda.get_device_name(i) for i in range(num_gpus)],
+    }
+
+
+def _cpu_name() -> str:
+    for line in _cpuinfo():
+        if line.startswith("model name"):
+            return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()
+
+
+def _cpu_features() -> list[str]:
+    """Instruction sets that matter here; empty where the system does not tell."""
+    for line in _cpuinfo():
+        name, _, value = line.partition(":")
+        if name.strip() in ("flags", "Features"):
+            flags = set(value.split())
+            return [label for flag, label in _FEATURES.items() if flag in flags]
+    return []
+
+
+def _cpuinfo() -> list[str]:
+    path = Path("/proc/cpuinfo")
+    return path.read_text(errors="replace").splitlines() if path.is_file() else []
+
+
+def _compilers() -> dict[str, str]:
+    """C++ compilers on the path: command -> first line of its version."""
+    found: dict[str, str] = {}
+    seen = set()
+    for command in _COMPILERS:
+        path = shutil.which(command)
+        if path and Path(path).resolve() not in seen:
+            seen.add(Path(path).resolve())
+            found[command] = _first_line([path] if sys.platform == "win32" else [path, "--version"]) or command
+    return found
+
+
+def _first_line(command: list[str]) -> str:
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return (done.stdout or done.stderr).partition("\n")[0].strip()
+
+
+def _free_bytes(folder: Path) -> int:
+    """Free space where the folder is or will be."""
+    while not folder.exists() and folder != folder.parent:
+        folder = folder.parent
+    return shutil.disk_usage(folder).free

@@ -1,0 +1,83 @@
+"""An n-gram language model of the target's own answers as a drafter: counted, not trained, and asked in some 20 microseconds.
+
+It knows what the model says after the last few tokens, of any text; `suffix` knows what this text said before. So they go well
+together: `suffix,ngram_lm`. Tables of the model's likeliest next tokens as drafts are in [stewart24], the mixing of long and
+short contexts is [witten91]'s.
+"""
+
+import heapq
+from collections.abc import Sequence
+from typing import final
+
+from foreword.checkpoint.drafter_folder import drafter_folder
+from foreword.checkpoint.trained_drafters import trained_drafter
+from foreword.config import DraftConfig
+from foreword.draft.base import BaseDrafter, Plan, RequestView, known_ids
+from foreword.draft.lookup.ngram_table import FILE, NgramTable, load_table
+from foreword.errors import ConfigError
+from foreword.target.target import Target
+from foreword.tree.draft_tree import DraftTree
+
+METHOD = "ngram_lm"
+_LEAST = 0.12  # chance of being reached: nodes less likely than this cost more than they bring, on any machine we know
+
+_Open = tuple[float, int, int, int, list[int]]  # (-chance, parent, token, depth, tokens before it)
+
+
+@final
+class NgramLmDrafter(BaseDrafter):
+    """A tree of the likeliest continuations, best first; deterministic.
+
+    Args:
+        table: of the target's answers.
+    """
+
+    name = METHOD
+    default_num_nodes = 4
+
+    def __init__(self, table: NgramTable) -> None:
+        self.table = table
+
+    def propose(self, requests: Sequence[RequestView], plans: Sequence[Plan]) -> list[DraftTree]:
+        """One tree a request; no guesses where the table knows nothing that is likely."""
+        return [self._tree(request, plan) for request, plan in zip(requests, plans, strict=True)]
+
+    def _tree(self, request: RequestView, plan: Plan) -> DraftTree:
+        """Grown by the likeliest open node, which may be anywhere."""
+        ids = list(known_ids(request, plan))
+        num_known, root = len(ids), len(ids) - 1
+        parents, chances = list(range(-1, root)), [1.0] * num_known
+        open_nodes: list[_Open] = []
+        last_ids, node, depth = list(request.token_ids[-self.table.order :]), root, 0
+        while len(ids) - num_known < plan.num_nodes:
+            if depth < plan.depth:
+                for token, chance in self.table.after(last_ids):
+                    if (reached := chances[node] * chance) >= _LEAST:
+                        heapq.heappush(open_nodes, (-reached, node, token, depth + 1, last_ids))
+            if not open_nodes:
+                break
+            negative, parent, token, depth, before = heapq.heappop(open_nodes)
+            node, last_ids = len(ids), [*before[-self.table.order + 1 :], token]
+            ids.append(token)
+            parents.append(parent)
+            chances.append(-negative)
+        return DraftTree(ids, parents, num_known, chances)
+
+
+def make(config: DraftConfig, target: Target) -> NgramLmDrafter:
+    """For the registry: the table that is named, or the one that comes for this model."""
+    folder = drafter_folder(config.model, (FILE,)) if config.model else None
+    table = table_of(target) if folder is None else load_table(folder, target.spec.vocab_size)
+    if table is None:
+        raise ConfigError(
+            "drafter ngram_lm needs a table of what this model says, and none comes with foreword for it; one is counted in minutes: "
+            "foreword train ngram_lm --own-prompts 1000 --out FOLDER, then --drafter ngram_lm=FOLDER"
+        )
+    return NgramLmDrafter(table)
+
+
+def table_of(target: Target) -> NgramTable | None:
+    """The table that comes with foreword for this model, or lies in the cache; None where there is none."""
+    fingerprint = getattr(target.model.checkpoint, "fingerprint", None) if target.model else None
+    folder = trained_drafter(METHOD, fingerprint) if fingerprint else None
+    return None if folder is None else load_table(folder, target.spec.vocab_size)

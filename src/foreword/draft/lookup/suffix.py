@@ -1,0 +1,126 @@
+"""Suffix decoding: what followed the longest earlier occurrences of the text's end, weighted by how often [oliaro24].
+
+Looked up in a suffix tree of the request's own text, which holds its reference too, and, where asked, in one of past
+answers. The end of the text is
+tried at several lengths: a short suffix has been seen more often, a long one says more. The guess with the most
+expected accepted tokens wins; among equals the longer match, then the request's own text. How much is guessed grows
+with the match.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import final
+
+from foreword.config import DraftConfig
+from foreword.draft.base import BaseDrafter, Plan, RequestView, known_ids
+from foreword.draft.lookup.past_outputs import PastOutputs
+from foreword.draft.lookup.suffix_guess import Guess, GuessLimits, guess_after
+from foreword.draft.lookup.suffix_tree import Leaf, Node, SuffixTree, Text
+from foreword.errors import ConfigError
+from foreword.target.target import Target
+from foreword.tree.draft_tree import DraftTree
+
+_Match = tuple[int, "Node | Leaf"]  # length, entry
+
+
+@final
+class SuffixDrafter(BaseDrafter):
+    """A chain or a small tree of the likeliest continuations; deterministic."""
+
+    name = "suffix"
+    uses_reference = True
+
+    def __init__(self, config: DraftConfig, vocab_size: int) -> None:
+        self.max_depth = config.suffix_decoding_max_tree_depth
+        self.spec_factor = config.suffix_decoding_max_spec_factor
+        self.min_prob = config.suffix_decoding_min_token_prob
+        self.is_chain = not config.suffix_decoding_tree
+        self.past = _past_outputs(config, vocab_size)
+        self._requests: dict[int, tuple[SuffixTree, Text]] = {}
+
+    def start(self, request: RequestView) -> None:
+        """Begin an empty tree; reference and prompt enter it with the first proposal."""
+        self._requests[request.request_id] = (SuffixTree(self.max_depth), Text())
+
+    def stop(self, request: RequestView) -> None:
+        """Forget the request's tree; remember its answer where that was asked for."""
+        if self._requests.pop(request.request_id, None) is not None and self.past is not None:
+            self.past.add(list(request.token_ids[request.prompt_len :]))
+
+    def propose(self, requests: Sequence[RequestView], plans: Sequence[Plan]) -> list[DraftTree]:
+        """One tree a request; no guesses where nothing matches."""
+        return [self._tree(r, plan) for r, plan in zip(requests, plans, strict=True)]
+
+    def _tree(self, request: RequestView, plan: Plan) -> DraftTree:
+        known = known_ids(request, plan)
+        if plan.num_nodes == 0 or plan.depth == 0:
+            return DraftTree.chain(known)
+        guess = self._best_guess(request, plan)
+        root = len(known) - 1
+        return DraftTree(
+            [*known, *guess.token_ids],
+            [*range(-1, root), *(root + 1 + parent for parent in guess.parents)],
+            len(known),
+            [*[1.0] * len(known), *guess.probs],
+        )
+
+    def _best_guess(self, request: RequestView, plan: Plan) -> Guess:
+        tree, text = self._requests[request.request_id]
+        if not text.tokens and request.reference_ids:
+            tree.extend(Text(), request.reference_ids)
+        tree.extend(text, request.token_ids[len(text.tokens) :])
+        best, best_score = Guess(), 0.0
+        for (match_len, entry), own_text in self._matches(text):
+            num_nodes = min(plan.num_nodes, max(1, int(match_len * self.spec_factor)))
+            limits = GuessLimits(num_nodes, min(plan.depth, num_nodes), self.min_prob, self.is_chain)
+            guess = guess_after(entry, match_len, limits, own_text)
+            score = guess.score
+            if score > best_score:
+                best, best_score = guess, score
+        return best
+
+    def _matches(self, text: Text) -> list[tuple[_Match, Sequence[int]]]:
+        """Suffixes of the text that occurred before, the longest first, each half as long as the one before."""
+        nodes = text.open_nodes
+        found: list[tuple[_Match, Sequence[int]]] = [
+            ((length, nodes[len(nodes) - 1 - length]), text.tokens) for length in _halves(len(nodes) - 1)
+        ]
+        if self.past is not None and len(self.past):
+            past_tree = self.past.tree
+            for length in _halves(past_tree.longest_match(text.tokens[-self.max_depth :])):
+                entry = past_tree.find(text.tokens[-length:])
+                assert entry is not None, f"a suffix of a match of {length} tokens is a match"
+                found.append(((length, entry), ()))
+            found.sort(key=lambda match: -match[0][0])
+        return found
+
+
+def _halves(length: int) -> list[int]:
+    """The length, half of it, and so on down to 1."""
+    lengths = []
+    while length > 0:
+        lengths.append(length)
+        length //= 2
+    return lengths
+
+
+def _past_outputs(config: DraftConfig, vocab_size: int) -> PastOutputs | None:
+    if config.suffix_decoding_max_cached_requests == 0:
+        if config.suffix_decoding_file is not None:
+            raise ConfigError(
+                "suffix_decoding_file is given, but suffix_decoding_max_cached_requests is 0, so no past output is "
+                "used; set it to how many to keep"
+            )
+        return None
+    return PastOutputs(
+        config.suffix_decoding_max_tree_depth,
+        config.suffix_decoding_max_cached_requests,
+        config.suffix_decoding_max_cached_tokens,
+        vocab_size,
+        None if config.suffix_decoding_file is None else Path(config.suffix_decoding_file),
+    )
+
+
+def make(config: DraftConfig, target: Target) -> SuffixDrafter:
+    """For the registry: needs the size of the vocabulary, to check a file of past outputs."""
+    return SuffixDrafter(config, target.spec.vocab_size)

@@ -1,0 +1,192 @@
+"""Bringing models into memory: the target, and a draft model beside it on the same runtime.
+
+A folder whose architecture foreword's own decoders do not have is loaded through transformers (`hf_load`).
+"""
+
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, final
+
+from foreword.checkpoint.cache import cache_folder
+from foreword.checkpoint.opened import Checkpoint, open_checkpoint
+from foreword.checkpoint.pairing import Pairing, Vocabulary, pair
+from foreword.errors import ConfigError, UnsupportedModelError
+from foreword.runtime.base import Decoder, Runtime, WeightSource
+from foreword.runtime.select import NATIVE_DTYPES, RuntimeChoice, check_threads, choose_runtime, make_runtime
+from foreword.target.model_source import ModelSource
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from foreword.checkpoint.tokenizer import Tokenizer
+    from foreword.target.target import Target
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class LoadedModel:
+    """A model in memory; several `LLM`s may share it."""
+
+    checkpoint: ModelSource
+    choice: RuntimeChoice
+    decoder: Decoder
+    runtime: Runtime  # what the decoder was built by; builds the drafter's blocks too
+
+    @property
+    def tokenizer(self) -> "Tokenizer":
+        """The model's own."""
+        return self.checkpoint.tokenizer
+
+    @property
+    def vocabulary(self) -> Vocabulary:
+        """What pairing looks at."""
+        return vocabulary_of(self.checkpoint)
+
+
+def load_model(
+    model: str | Path | None = None,
+    *,
+    runtime: str = "auto",
+    dtype: str = "auto",
+    device: str = "auto",
+    kv_dtype: str = "auto",
+    threads: int | None = None,
+    cache_dir: Path | None = None,
+    show_progress: bool = False,
+) -> LoadedModel:
+    """Bring a model into memory: a Hugging Face folder, a hub id, a GGUF file, or None for the default model.
+
+    `kv_dtype` is how the native runtime keeps keys and values: "bfloat16" (what "auto" means there), or "float32" in
+    twice the memory.
+    """
+    check_model_name(model)
+    choice = choose_runtime(runtime, dtype, device, kv_dtype)
+    check_threads(threads)
+    try:
+        checkpoint = open_checkpoint(model, cache_dir=cache_dir, progress=show_progress)
+    except UnsupportedModelError as refusal:
+        if runtime == "native" or dtype in NATIVE_DTYPES or kv_dtype != "auto":
+            raise
+        choice = choose_runtime("torch", dtype, device)
+        make_runtime(choice, threads)  # sets the threads, tries the device
+        return _through_transformers(model, choice, refusal)
+    return _load(checkpoint, choice, make_runtime(choice, threads, cache_folder(cache_dir)), show_progress)
+
+
+def check_model_name(model: str | Path | None) -> None:
+    """`ConfigError` for an empty name, which a script with an unset variable gives: it is no wish for the default model."""
+    if not isinstance(model, str | Path | None):
+        raise ConfigError(f"model is {model!r}; allowed: a folder, a .gguf file, a hub id, or a LoadedModel")
+    if model is not None and not str(model).strip():
+        raise ConfigError(
+            f"model is {str(model)!r}; allowed: a folder, a .gguf file or a hub id, or no model at all for the default one"
+        )
+
+
+def load_draft_model(
+    model: str | Path, target: "Target", runtime_of: Callable[[Runtime], Runtime] = lambda runtime: runtime
+) -> tuple[LoadedModel, Pairing]:
+    """Bring a draft model into memory, on the target's runtime or on `runtime_of` it; and how the two go together.
+
+    Rows of padding beyond its tokenizer are left out, so that it can never propose one.
+    """
+    beside = target.model
+    if beside is None:
+        raise ConfigError("a draft model is loaded beside a target that was loaded by name; this one has no tokenizer")
+    try:
+        checkpoint = open_checkpoint(model)
+    except UnsupportedModelError as refusal:
+        return _draft_through_transformers(model, beside, refusal)
+    pairing = pair(beside.vocabulary, vocabulary_of(checkpoint))
+    runtime = runtime_of(beside.runtime)
+    choice = replace(beside.choice, dtype=runtime.dtype)
+    return _load(checkpoint, choice, runtime, vocab_size=checkpoint.tokenizer.vocab_size), pairing
+
+
+def _through_transformers(
+    model: str | Path | None, choice: RuntimeChoice, refusal: UnsupportedModelError
+) -> LoadedModel:
+    """A folder or hub model that foreword's own decoders refused; raises the refusal where it is neither."""
+    folder = None if model is None else _folder_of(model)
+    from foreword.target.hf_load import is_causal_folder, load_folder
+
+    if folder is None or not is_causal_folder(folder):
+        raise refusal
+    logger.warning(f"{refusal}; running it through transformers, which is slower")
+    return load_folder(folder, str(model), choice)
+
+
+def _draft_through_transformers(
+    model: str | Path, beside: LoadedModel, refusal: UnsupportedModelError
+) -> tuple[LoadedModel, Pairing]:
+    from foreword.target.hf_adapter import HFDecoder
+
+    if beside.choice.name != "torch":
+        raise refusal
+    loaded = _through_transformers(model, beside.choice, refusal)
+    pairing, size = pair(beside.vocabulary, loaded.vocabulary), loaded.tokenizer.vocab_size
+    assert isinstance(loaded.decoder, HFDecoder), "transformers' models run through the adapter"
+    if size < loaded.decoder.spec.vocab_size:
+        loaded = replace(loaded, decoder=loaded.decoder.trimmed(size))
+    return loaded, pairing
+
+
+def _folder_of(model: str | Path) -> Path | None:
+    """Where the model's files are; a hub model has been fetched already."""
+    from foreword.checkpoint.hub import fetch_from_hub, is_hub_name
+    from foreword.checkpoint.progress import silent
+
+    path = Path(model).expanduser()
+    if path.exists() or not is_hub_name(str(model)):
+        return path if path.is_dir() else None
+    fetched = fetch_from_hub(str(model), silent)
+    return fetched if fetched.is_dir() else None
+
+
+def _load(
+    checkpoint: Checkpoint,
+    choice: RuntimeChoice,
+    runtime: Runtime,
+    show_progress: bool = False,
+    vocab_size: int | None = None,
+) -> LoadedModel:
+    weights: Any = checkpoint.as_dtype(choice.dtype, show_progress) if choice.name == "torch" else checkpoint
+    spec = checkpoint.spec
+    if vocab_size is not None and vocab_size < spec.vocab_size:
+        weights = TrimmedVocab(weights, vocab_size)
+        spec = replace(spec, vocab_size=vocab_size)
+    return LoadedModel(checkpoint, choice, runtime.decoder(spec, weights), runtime)
+
+
+@final
+class TrimmedVocab:
+    """A `WeightSource` whose embedding and head end at a vocabulary's size."""
+
+    _TABLES = ("embed.weight", "head.weight")
+
+    def __init__(self, weights: WeightSource, vocab_size: int) -> None:
+        self._weights, self._vocab_size = weights, vocab_size
+
+    @property
+    def fingerprint(self) -> str:
+        """Another one than the whole table's."""
+        return f"{self._weights.fingerprint}-{self._vocab_size}"
+
+    def has_tensor(self, name: str) -> bool:
+        """As the source."""
+        return self._weights.has_tensor(name)
+
+    def tensor(self, name: str) -> "Tensor":
+        """As the source, the tables without their last rows."""
+        tensor = self._weights.tensor(name)
+        return tensor[: self._vocab_size] if name in self._TABLES else tensor
+
+
+def vocabulary_of(model: ModelSource) -> Vocabulary:
+    """What pairing looks at in a model."""
+    tokenizer = model.tokenizer
+    ids: Mapping[str, int] = tokenizer.backend.get_vocab(with_added_tokens=True)
+    return Vocabulary(model.source, ids, model.spec.num_parameters, tokenizer.special_tokens)

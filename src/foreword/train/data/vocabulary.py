@@ -1,0 +1,65 @@
+"""The draft vocabulary: the tokens that answers are made of."""
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from foreword.errors import ConfigError
+from foreword.files import write_whole
+from foreword.train.data.features import FeatureStore
+from foreword.train.loop.settings import TrainSettings
+from foreword.train.methods.method import TargetTables
+
+
+def count_draft_vocab(
+    answers: Iterable[np.ndarray], vocab_size: int, draft_vocab_size: int, forced: Iterable[int]
+) -> Tensor:
+    """Ids of the `draft_vocab_size` most frequent tokens, ascending (int64); `forced` ones are among them.
+
+    Ties, and tokens that were never seen, are taken in the order of their ids.
+    """
+    forced_ids = sorted(set(forced))
+    if not len(forced_ids) <= draft_vocab_size <= vocab_size:
+        raise ConfigError(
+            f"draft_vocab_size is {draft_vocab_size}; allowed: {max(len(forced_ids), 1)} to the model's {vocab_size}"
+        )
+    counts = np.zeros(vocab_size, dtype=np.int64)
+    for token_ids in answers:
+        counts += np.bincount(token_ids, minlength=vocab_size)
+    counts[forced_ids] = np.iinfo(np.int64).max
+    chosen = np.argsort(-counts, kind="stable")[:draft_vocab_size]
+    return torch.from_numpy(np.sort(chosen))
+
+
+def vocab_maps(ids: Tensor, vocab_size: int) -> tuple[Tensor, Tensor]:
+    """`d2t` (target id minus draft id, int64) and `t2d` (whether a target id is drafted, bool) [eagle3]."""
+    t2d = torch.zeros(vocab_size, dtype=torch.bool)
+    t2d[ids] = True
+    return ids - torch.arange(len(ids)), t2d
+
+
+def draft_ids(ids: Tensor, vocab_size: int) -> Tensor:
+    """For each target id its draft id, -1 where it has none."""
+    table = torch.full((vocab_size,), -1, dtype=torch.int64)
+    table[ids] = torch.arange(len(ids))
+    return table
+
+
+def drafted_vocab(target: TargetTables, store: FeatureStore, settings: TrainSettings, resume: Path) -> Tensor:
+    """The draft vocabulary of a run (ids, ascending): counted once and kept in `resume`, since weights depend on it."""
+    path = resume / "draft_vocab.json"
+    if path.is_file():
+        return torch.tensor(json.loads(path.read_text()))
+    answers = (
+        store.token_ids(entry.start + entry.prompt_len, entry.start + entry.length)
+        for entry in store.entries
+        if entry.split == "train"
+    )
+    size = min(settings.draft_vocab_size, target.spec.vocab_size)
+    vocab_ids = count_draft_vocab(answers, target.spec.vocab_size, size, target.eos_token_ids)
+    write_whole(path, json.dumps(vocab_ids.tolist()))
+    return vocab_ids
