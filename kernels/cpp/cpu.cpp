@@ -1,6 +1,12 @@
 #include "cpu.hpp"
 
+#include <algorithm>
 #include <stdexcept>
+#include <thread>
+
+#if defined(__linux__)
+#include <sched.h>
+#endif
 
 #if defined(__x86_64__)
 #include <cpuid.h>
@@ -75,6 +81,14 @@ bool has_dotprod() { return (::getauxval(AT_HWCAP) & HWCAP_ASIMDDP) != 0; }
 #endif
 
 }  // namespace
+
+int allowed_cores() {
+#if defined(__linux__)
+    cpu_set_t set;
+    if (::sched_getaffinity(0, sizeof set, &set) == 0) return std::max(CPU_COUNT(&set), 1);
+#endif
+    return static_cast<int>(std::max(std::thread::hardware_concurrency(), 1u));
+}
 
 std::vector<const Kernels*> available_kernels() {
     std::vector<const Kernels*> found;
