@@ -10,9 +10,10 @@ void ActivationRows::ensure(int num_tokens, std::size_t width) {
     // A whole block more than needed: tiles read rows beyond the last one.
     const std::size_t tokens = round_up(num_tokens, kBlock) + kBlock, groups = width / kGroup;
     values_.ensure(tokens * width);
+    pairs_.ensure(tokens * width * sizeof(std::int16_t));
     scales_.ensure(tokens * groups * sizeof(float));
     sums_.ensure(tokens * groups * 3 * sizeof(std::int32_t));
-    view = {values_.as<std::int8_t>(), scales_.as<float>(), sums_.as<std::int32_t>(), width, groups};
+    view = {values_.as<std::int8_t>(), pairs_.as<std::int16_t>(), scales_.as<float>(), sums_.as<std::int32_t>(), width, groups};
 }
 
 void Decoder::Workspace::prepare(const Pass& pass, KvCache& cache, const Shape& shape, int num_threads) {

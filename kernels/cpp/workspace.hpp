@@ -18,7 +18,7 @@ public:
     Activations view{};
 
 private:
-    Buffer values_, scales_, sums_;
+    Buffer values_, pairs_, scales_, sums_;
 };
 
 // A row of logits somebody wants: its node, and where it is written (null: it only feeds draws).
