@@ -8,6 +8,7 @@
 
 inline constexpr int kDotTokens = 4;
 inline constexpr bool kOneTileAtATime = true;
+inline constexpr std::ptrdiff_t kAheadOfEight = 2048;
 
 constexpr int tiles_side_by_side(int num_tokens) { return num_tokens == 1 ? 8 : 2; }
 

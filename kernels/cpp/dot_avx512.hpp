@@ -2,6 +2,7 @@
 
 inline constexpr int kDotTokens = 8;
 inline constexpr bool kOneTileAtATime = false;
+inline constexpr std::ptrdiff_t kAheadOfEight = 0;
 
 // As many as there are registers for their sums, while weights and inputs have some too; more bring nothing (measured).
 constexpr int tiles_side_by_side(int num_tokens) { return num_tokens <= 2 ? 8 : num_tokens <= 6 ? 4 : 2; }

@@ -2,6 +2,7 @@
 
 inline constexpr int kDotTokens = 2;
 inline constexpr bool kOneTileAtATime = false;
+inline constexpr std::ptrdiff_t kAheadOfEight = 0;
 constexpr int tiles_side_by_side(int num_tokens) { return num_tokens == 1 ? 8 : 2; }
 
 template <Nibble kNibble>

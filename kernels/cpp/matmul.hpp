@@ -6,6 +6,7 @@
 //       asks for the cache lines `ahead` bytes further on (0: none)
 //   kDotTokens   tokens that share a load of weights
 //   kOneTileAtATime   registers do not suffice for the sums of several
+//   kAheadOfEight   bytes ahead of eight tiles that are asked for; 0: none
 //   tiles_side_by_side(num_tokens)   tiles that are read at a time for so many tokens, at most kDotTokens (int8)
 //
 // Integer sums are exact; what follows them is one fused multiply-add a group, groups ascending, on every path:
@@ -168,12 +169,13 @@ inline void product_tiles(const Matrix& m, const Activations& x, int num_tokens,
 }
 
 // Few tokens are bound by memory: the more runs are read at a time, the faster weights come. The processor fetches ahead of each of
-// eight by itself, faster than by asking; of four it has to be asked. Returns the first tile that is left.
+// eight by itself, faster than by asking (with AVX2 they come one after the other, and it is asked a little ahead); of four it has to be
+// asked. Returns the first tile that is left.
 template <int kTokens>
 int product_wide(const Matrix& m, const Activations& x, int tile, int tile_end, const Output& out, const std::uint8_t* then) {
     constexpr int kTiles = tiles_side_by_side(kTokens);
     for (; tile + kTiles <= tile_end; tile += kTiles)
-        product<8, kTokens, kTiles>(m, x, 0, tile, out, {kTiles == 8 ? 0 : distance_ahead(m, tile, kTiles, tile_end, then)});
+        product<8, kTokens, kTiles>(m, x, 0, tile, out, {kTiles == 8 ? kAheadOfEight : distance_ahead(m, tile, kTiles, tile_end, then)});
     return tile;
 }
 
