@@ -4,11 +4,13 @@ What else happens while they run (streams cut, tasks cancelled, garbage collecte
 a token.
 """
 
+import _thread
 import asyncio
 import contextlib
 import gc
 import random
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
@@ -168,6 +170,21 @@ def _threads(llm, prompts, params, drafting, rng) -> list[Result]:
     return [result for some in found for result in some or ()]
 
 
+def _interrupted(llm, prompts, params, drafting, rng) -> list[Result]:
+    """Ctrl-C at some moment of a call, and another call at once."""
+    timer = threading.Timer(rng.uniform(0.0, 0.03), _thread.interrupt_main)
+    try:
+        timer.start()
+        llm.generate(list(prompts), LONG)
+        timer.join()
+        time.sleep(0.05)  # the signal is delivered here at the latest
+    except KeyboardInterrupt:
+        pass
+    else:
+        raise AssertionError("the interruption was swallowed")
+    return _generate(llm, prompts, params, drafting, rng)
+
+
 @contextlib.contextmanager
 def _eager_collector() -> Iterator[None]:
     """Collections every few allocations: also in the middle of a pass, on whichever thread runs then."""
@@ -187,6 +204,6 @@ STYLES: dict[str, Ask] = {
     "interleaved": _interleaved,
     "astream": _astream,
     "threads": _threads,
+    "interrupted": _interrupted,
 }
-DISTURBED = ("interleaved", "astream", "threads")
-STREAMED = ("one by one", "interleaved", "astream", "threads")
+DISTURBED = ("interleaved", "astream", "threads", "interrupted")
