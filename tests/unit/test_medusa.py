@@ -166,7 +166,7 @@ def test_a_generic_tree_is_no_deeper_than_there_are_heads(num_heads, tmp_path):
     (request,) = run(make_engine(DECODER, drafter, num_nodes=20), PROMPTS[:1], params)
     (plain,) = run(make_engine(DECODER), PROMPTS[:1], params)
     assert request.new_ids == plain.new_ids
-    assert drafter.deepest == min(num_heads, max(len(path) for path in drafter.drafter.network.paths))
+    assert drafter.deepest == min(num_heads, max(len(path) for path, _ in drafter.drafter.network.paths))
 
 
 def taught_heads(text, num_heads=2, num_steps=80):
