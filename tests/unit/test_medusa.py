@@ -163,7 +163,7 @@ def test_a_generic_tree_is_no_deeper_than_there_are_heads(num_heads, tmp_path):
     """[R77]"""
     drafter = Deepest(drafter_of(tmp_path, random_heads(TARGET, seed=3, num_heads=num_heads)))
     params = [SamplingParams(max_tokens=8)]
-    (request,) = run(make_engine(DECODER, drafter, num_nodes=20), PROMPTS[:1], params)
+    (request,) = run(make_engine(DECODER, drafter, num_nodes=64), PROMPTS[:1], params)
     (plain,) = run(make_engine(DECODER), PROMPTS[:1], params)
     assert request.new_ids == plain.new_ids
     assert drafter.deepest == min(num_heads, max(len(path) for path, _ in drafter.drafter.network.paths))
