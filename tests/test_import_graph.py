@@ -8,13 +8,15 @@ import pytest
 SRC = Path(__file__).parents[1] / "src" / "foreword"
 
 # What each package may import, besides itself.
-_BASE = {"config", "errors", "files", "sampling", "text", "tree"}
+_BASE = {"cache_folder", "config", "errors", "files", "sampling", "seal", "text", "tree"}
 _MODELS = _BASE | {"verify", "runtime", "checkpoint"}
 _ENGINE = _MODELS | {"target", "draft"}
 ALLOWED = {
+    "cache_folder": set(),
     "config": {"errors"},
     "errors": set(),
     "files": set(),
+    "seal": {"errors", "files"},
     "text": {"errors"},
     "sampling": {"config", "errors", "text", "tree"},
     "tree": {"config", "errors", "sampling"},

@@ -6,14 +6,15 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from foreword.target.load_model import LoadedModel
+if TYPE_CHECKING:
+    from foreword.target.load_model import LoadedModel
 
 _PACKAGES = ("foreword", "foreword-kernels", "torch", "numpy", "tokenizers", "transformers")
 
 
-def provenance(model: LoadedModel, prompt_files: Sequence[Path], machine: Mapping[str, Any]) -> dict[str, Any]:
+def provenance(model: "LoadedModel", prompt_files: Sequence[Path], machine: Mapping[str, Any]) -> dict[str, Any]:
     """Ready for JSON. `machine` is what the command line found out about it."""
     checkpoint, choice = model.checkpoint, model.choice
     return {
