@@ -56,6 +56,13 @@ def write_whole(path: Path, text: str) -> None:
         file.write(text.encode())
 
 
+def put_aside(path: Path) -> Path:
+    """Take a damaged file out of the way; where it is now. Nothing is lost that somebody may still want."""
+    aside = path.with_name(path.name + ".damaged")
+    path.replace(aside)
+    return aside
+
+
 def sweep_parts(path: Path) -> None:
     """Delete what cut writes of `path` left behind. Call it only while holding `locked(path)`."""
     for part in path.parent.glob(f"{path.name}.*{PART_SUFFIX}"):

@@ -140,6 +140,15 @@ def is_sealed(path: Path, source: str) -> bool:
     return True
 
 
+def move_sealed(path: Path, to: Path) -> None:
+    """Give a file and its seal another name, in place of what has it; nothing where there is no file."""
+    if path.is_file():
+        discard(to)
+        for part in (seal_path, lambda path: path):  # the seal first: a file without one is not trusted
+            if part(path).exists():
+                part(path).replace(part(to))
+
+
 def discard(path: Path) -> None:
     """Remove a file and its seal, as far as that can be done."""
     for part in (path, seal_path(path)):

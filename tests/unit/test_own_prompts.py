@@ -9,7 +9,7 @@ from foreword.cli.prompt_file import read_prompts
 from foreword.engine.llm import LLM
 from foreword.errors import ConfigError
 from foreword.train.data import self_prompts as own_prompts
-from foreword.train.data.self_distill import HELD_OUT, TRAIN
+from foreword.train.data.answers import HELD_OUT, TRAIN
 from foreword.train.data.self_prompts import BEGINNINGS, NAME, beginning, user_turn, write_own_prompts
 from tests.support.tiny_chat import write_tiny_chat
 from tests.support.tiny_files import add_sentencepiece_tokenizer

@@ -8,7 +8,8 @@ from foreword.cli.main import main
 from foreword.draft.lookup.ngram_table import FILE, load_table
 from foreword.engine.llm import LLM
 from foreword.sampling.params import SamplingParams
-from foreword.train.data.self_distill import HELD_OUT, TRAIN, Answer, AnswerStore, Question
+from foreword.train.data.answers import HELD_OUT, TRAIN, Answer, AnswerStore
+from foreword.train.data.self_distill import Question
 from foreword.train.loop.session import train
 from foreword.train.loop.settings import TrainSettings
 from foreword.train.methods.ngram_lm import measured

@@ -18,18 +18,12 @@ from foreword.engine.llm import LLM
 from foreword.errors import ConfigError
 from foreword.runtime.base import Need
 from foreword.sampling.params import SamplingParams
+from foreword.seal import seal_path
+from foreword.train.data.answers import HELD_OUT, Answer, AnswerStore
 from foreword.train.data.batches import BatchOrder, Position, collate, places
-from foreword.train.data.features import Entry, FeatureStore, extract_features
-from foreword.train.data.self_distill import (
-    HELD_OUT,
-    Answer,
-    AnswerStore,
-    DistillOptions,
-    Question,
-    schedule,
-    self_distill,
-    split_of,
-)
+from foreword.train.data.extract import extract_features
+from foreword.train.data.features import Entry, FeatureStore
+from foreword.train.data.self_distill import DistillOptions, Question, schedule, self_distill, split_of
 from foreword.train.data.vocabulary import count_draft_vocab, draft_ids, vocab_maps
 from foreword.train.loop.optimiser import optimiser_of
 from foreword.train.loop.resume_state import Progress, load_checkpoint, save_checkpoint
@@ -149,7 +143,7 @@ def test_features_are_those_of_one_pass(llm, data):
 
 
 def test_long_answers_are_read_in_chunks(llm, tmp_path, monkeypatch):
-    from foreword.train.data import features
+    from foreword.train.data import extract
 
     tokens = tuple(torch.randint(40, 200, (50,), generator=torch.Generator().manual_seed(0)).tolist())
     answers = [
@@ -158,7 +152,7 @@ def test_long_answers_are_read_in_chunks(llm, tmp_path, monkeypatch):
     ]
     found = []
     for rows in (512, 16):
-        monkeypatch.setattr(features, "_ROWS", rows)
+        monkeypatch.setattr(extract, "_ROWS", rows)
         store = FeatureStore(tmp_path / str(rows), (1, 2), llm.model.decoder.spec.hidden_size)
         store.begin({})
         extract_features(llm.model.decoder, answers, store, nothing)
@@ -357,6 +351,7 @@ def test_a_run_from_before_there_were_several_optimisers_goes_on_or_says_why_not
     state = torch.load(tmp_path / "c.pt", weights_only=True)
     (state["optimiser"],) = state["optimiser"]["parts"]
     torch.save(state, tmp_path / "c.pt")
+    seal_path(tmp_path / "c.pt").unlink()  # there were none
     assert load_checkpoint(tmp_path / "c.pt", module, optimiser, {"seed": 0, "optimiser": "adamw"}).step == 3
     with pytest.raises(ConfigError, match="moved by adamw, here it would be muon"):
         load_checkpoint(tmp_path / "c.pt", module, optimiser, {"seed": 0, "optimiser": "muon"})
@@ -459,7 +454,7 @@ def test_few_tokens_are_answered_on_until_both_sides_have_an_answer(llm, questio
 
 def test_features_stop_at_the_deadline_and_go_on_later(llm, data, tmp_path, monkeypatch):
     _, answers, _ = data
-    monkeypatch.setattr("foreword.train.data.features._ROWS", 1)  # one answer a pass
+    monkeypatch.setattr("foreword.train.data.extract._ROWS", 1)  # one answer a pass
     store = FeatureStore(tmp_path, (1, 2), llm.model.decoder.spec.hidden_size)
     store.begin({"model_fingerprint": llm.model.checkpoint.fingerprint, "dtype": llm.model.choice.dtype})
     extract_features(llm.model.decoder, answers, store, nothing, deadline_s=0.0)

@@ -163,7 +163,7 @@ def train(
     )
 
     from foreword.cli.render.train_report import drafter_text, kept_text, reporting, result_text, speeds_text, use_text
-    from foreword.train.data.self_distill import AnswerStore
+    from foreword.train.data.answers import AnswerStore
     from foreword.train.loop.session import live_prompts, live_tokens
     from foreword.train.loop.session import train as run
     from foreword.train.out.live_speed import measure_speeds
@@ -222,7 +222,7 @@ def _own_share(method: str) -> float:
 
 def _own_lines(llm: "LLM", num: int, data: Path, seed: int, reporter: "Reporter", most_s: float) -> list:
     """The prompts of the model's own, written once: those that were answered stay as they are."""
-    from foreword.train.data.self_distill import AnswerStore
+    from foreword.train.data.answers import AnswerStore
     from foreword.train.data.self_prompts import NAME, write_own_prompts
 
     path = data / f"{NAME}.jsonl"

@@ -1,33 +1,22 @@
-"""Self-distillation: the target answers the prompts itself, and its own answers are what a drafter learns from.
-
-    answers/info.json           which model, how it was run, which questions and options
-    answers/00000.jsonl ...     shards, an answer a line, in the order of `schedule`
-        {"id", "category", "split", "prompt_len", "token_ids", "temperature", "seed", "finish_reason"}
-
-Shards only grow: whoever is killed goes on behind the last whole line. `token_ids` is the prompt and the answer.
-"""
+"""Self-distillation: the target answers the prompts itself, and its own answers are what a drafter learns from."""
 
 import hashlib
-import json
+import itertools
 import math
 import random
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, version
-from pathlib import Path
 from typing import Any
 
 from foreword.checkpoint.opened import Checkpoint
 from foreword.engine.llm import LLM
 from foreword.errors import ConfigError
-from foreword.files import whole_lines, write_whole
 from foreword.sampling.params import SamplingParams
+from foreword.train.data.answers import HELD_OUT, TRAIN, Answer, AnswerStore, is_usable
 
-INFO, FOLDER = "info.json", "answers"
-_SHARD_LINES = 1024
 _CHUNK_JOBS = 4096  # asked in one call: only at its end do places in the batch stay empty
-HELD_OUT, TRAIN = "held_out", "train"
 
 
 @dataclass(frozen=True)
@@ -38,25 +27,6 @@ class Question:
     category: str | None
     group: str  # the file it comes from: groups take turns
     prompt_ids: tuple[int, ...]
-
-
-@dataclass(frozen=True)
-class Answer:
-    """What the target said; `token_ids` begins with the prompt."""
-
-    id: str
-    category: str | None
-    split: str  # HELD_OUT answers judge a drafter and never train it
-    prompt_len: int
-    token_ids: tuple[int, ...]
-    temperature: float
-    seed: int
-    finish_reason: str
-
-    @property
-    def answer_len(self) -> int:
-        """Tokens of the answer."""
-        return len(self.token_ids) - self.prompt_len
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -119,52 +89,6 @@ def seed_of(*parts: object) -> int:
     return int.from_bytes(digest[:4], "big") >> 1
 
 
-class AnswerStore:
-    """The answers in a folder, and the right to add to them."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder / FOLDER
-
-    def begin(self, info: dict[str, Any]) -> None:
-        """Make the folder, or make sure that what is in it was made the same way. `num_tokens` may change."""
-        path = self.folder / INFO
-        if path.is_file():
-            known = json.loads(path.read_text())
-            for key in sorted({*known, *info} - {"num_tokens", "foreword"}):
-                if known.get(key) != info.get(key):
-                    raise ConfigError(
-                        f"{self.folder} holds answers made with {key} {known.get(key)!r}, now it is {info.get(key)!r}; "
-                        f"go on with the same, or give another --out"
-                    )
-        write_whole(path, json.dumps(info, indent=1))
-
-    @property
-    def has_begun(self) -> bool:
-        """Whether it is settled which questions are asked."""
-        return (self.folder / INFO).is_file()
-
-    def info(self) -> dict[str, Any]:
-        """How the answers were made."""
-        return json.loads((self.folder / INFO).read_text())
-
-    def read(self) -> list[Answer]:
-        """All whole answers; what a kill left of a last line is cut off."""
-        answers = []
-        for shard in sorted(self.folder.glob("*.jsonl")):
-            answers += [_parse(line) for line in whole_lines(shard)]
-        return answers
-
-    def append(self, index: int, answer: Answer) -> None:
-        """Write the `index`-th answer."""
-        with (self.folder / f"{index // _SHARD_LINES:05d}.jsonl").open("a", encoding="utf-8") as file:
-            file.write(json.dumps(asdict(answer)) + "\n")
-
-
-def _parse(line: bytes) -> Answer:
-    values = json.loads(line)
-    return Answer(**{**values, "token_ids": tuple(values["token_ids"])})
-
-
 Progress = Callable[[int, int], None]  # answer tokens so far, and wanted
 
 
@@ -183,12 +107,10 @@ def self_distill(
     of jobs is fixed, so the next one is known by their number.
     """
     store.begin(provenance(llm, questions, options))
-    answers = store.read()
+    answers = _kept(store, schedule(questions, options), llm.model.decoder.spec.vocab_size)
     num_tokens = sum(answer.answer_len for answer in answers)
     progress(num_tokens, options.num_tokens)
-    jobs = schedule(questions, options)
-    for _ in answers:
-        next(jobs)
+    jobs = itertools.islice(schedule(questions, options), len(answers), None)
 
     def is_enough() -> bool:
         return (num_tokens >= options.num_tokens or time.monotonic() >= deadline_s) and is_usable(answers)
@@ -208,10 +130,16 @@ def self_distill(
     return answers
 
 
-def is_usable(answers: Sequence[Answer]) -> bool:
-    """Whether there is something to learn from and something to measure on."""
-    long = [a for a in answers if a.answer_len >= 2]
-    return any(a.split == TRAIN for a in long) and any(a.split == HELD_OUT and a.temperature == 0 for a in long)
+def _kept(store: AnswerStore, jobs: Iterator[Job], vocab_size: int) -> list[Answer]:
+    """The answers that are there and belong to the first jobs."""
+    answers = store.read()
+    for number, answer in enumerate(answers):
+        job = next(jobs, None)
+        found = (answer.id, answer.temperature, answer.seed, answer.token_ids[: answer.prompt_len])
+        asked = job and (job.question.id, job.temperature, job.seed, job.question.prompt_ids)
+        if found != asked or max(answer.token_ids) >= vocab_size:
+            return store.keep(answers[:number], f"answer {number + 1} is not to the question that was asked")
+    return answers
 
 
 def check_split(questions: Sequence[Question], held_out: float) -> None:

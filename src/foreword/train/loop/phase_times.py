@@ -1,10 +1,14 @@
 """How long a run's phases took, over all its sessions."""
 
 import json
+import logging
+import math
 import time
 from pathlib import Path
 
-from foreword.files import write_whole
+from foreword.files import put_aside, write_whole
+
+logger = logging.getLogger(__name__)
 
 
 class Times:
@@ -12,7 +16,7 @@ class Times:
 
     def __init__(self, path: Path, begun_s: float) -> None:
         self._path, self._uncounted_s = path, begun_s
-        self.values: dict[str, float] = json.loads(path.read_text()) if path.is_file() else {}
+        self.values = _read(path)
 
     @property
     def total_s(self) -> float:
@@ -50,3 +54,20 @@ class Counting:
 
     def __exit__(self, *_: object) -> None:
         self._times.add(self._name, time.perf_counter() - self._start_s)
+
+
+def _read(path: Path) -> dict[str, float]:
+    """Of earlier sessions; none where the file is damaged, which is told."""
+    if not path.is_file():
+        return {}
+    try:
+        values = json.loads(path.read_bytes())
+        if not isinstance(values, dict) or not all(
+            type(x) in (int, float) and 0 <= x < math.inf for x in values.values()
+        ):
+            raise ValueError("it is no table of seconds")
+    except (ValueError, RecursionError) as error:
+        aside = put_aside(path)
+        logger.warning("%s is damaged (%s): it is now %s, and the time budget begins anew", path, error, aside.name)
+        return {}
+    return values

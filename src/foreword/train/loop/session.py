@@ -14,17 +14,11 @@ from typing import Any, Protocol
 
 from foreword.engine.llm import LLM
 from foreword.errors import UnknownNameError
-from foreword.train.data.features import FeatureStore, extract_features
-from foreword.train.data.self_distill import (
-    HELD_OUT,
-    Answer,
-    AnswerStore,
-    DistillOptions,
-    Question,
-    check_split,
-    opened,
-    self_distill,
-)
+from foreword.files import write_whole
+from foreword.train.data.answers import HELD_OUT, Answer, AnswerStore
+from foreword.train.data.extract import extract_features
+from foreword.train.data.features import FeatureStore
+from foreword.train.data.self_distill import DistillOptions, Question, check_split, opened, self_distill
 from foreword.train.loop.optimiser import kind_of
 from foreword.train.loop.phase_times import Times
 from foreword.train.loop.resume_state import Progress
@@ -191,7 +185,7 @@ def verify_and_describe(
         facts={**told, **{f"{name}_s": round(value, 1) for name, value in times.values.items()}},
         verified=verified,
     )
-    (out / "README.md").write_text(card, encoding="utf-8")
+    write_whole(out / "README.md", card)
     return verified
 
 

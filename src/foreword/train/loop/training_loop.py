@@ -13,7 +13,7 @@ from foreword.errors import ConfigError
 from foreword.train.data.batches import BatchOrder, Position, collate, in_order
 from foreword.train.data.features import Entry, FeatureStore
 from foreword.train.loop.optimiser import optimiser_of
-from foreword.train.loop.resume_state import Progress, load_checkpoint, save_checkpoint
+from foreword.train.loop.resume_state import CHECKPOINT, Progress, load_checkpoint, save_checkpoint
 from foreword.train.methods.method import Losses, Measures, Method, Staged
 
 _SMOOTH = 0.98  # of the shown loss
@@ -84,7 +84,7 @@ class Trainer:
         on_measured: Callable[[Progress], object] = lambda progress: None,
     ) -> None:
         self._method, self._store, self._options = method, store, options
-        self._path, self._facts = folder / "checkpoint.pt", facts
+        self._path, self._facts = folder / CHECKPOINT, facts
         self._on_status, self._on_best, self._on_measured = on_status, on_best, on_measured
         train = [e for e in store.entries if e.split == "train" and e.answer_len >= 2]
         self._held_out = held_out_entries(store, options.eval_answers)

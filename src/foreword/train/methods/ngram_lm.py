@@ -9,8 +9,9 @@ from typing import Any
 from foreword.draft.lookup.ngram_table import FILE, NgramTable
 from foreword.engine.llm import LLM
 from foreword.files import write_whole
+from foreword.train.data.answers import HELD_OUT, TRAIN, Answer
 from foreword.train.data.ngram_counts import count_ngrams
-from foreword.train.data.self_distill import HELD_OUT, TRAIN, Answer, Question, opened
+from foreword.train.data.self_distill import Question, opened
 from foreword.train.loop.phase_times import Times
 from foreword.train.loop.resume_state import Progress
 from foreword.train.loop.session import Reporter, collect_answers, verify_and_describe
