@@ -95,8 +95,6 @@ def changed(line: str, **values: object) -> str:
         lambda lines: [lines[0], changed(lines[1], prompt_len=10**9), *lines[2:]],
         lambda lines: [lines[0], changed(lines[1], split="neither"), *lines[2:]],
         lambda lines: [lines[0], changed(lines[1], seed=-1), *lines[2:]],
-        lambda lines: [lines[0], *lines[2:]],
-        lambda lines: [lines[0], lines[2], lines[1], *lines[3:]],
         lambda lines: [*lines, *lines],
     ],
 )
@@ -111,6 +109,14 @@ def test_answers_behind_a_damaged_line_are_given_again(llm, questions, data, cap
     assert path.with_name("00000.jsonl.damaged").read_text() == "".join(damage(lines))
     self_distill(llm, questions, AnswerStore(data), OPTIONS, nothing)
     assert len(caplog.records) == 1
+
+
+def test_a_lost_line_is_asked_again_and_no_other(llm, questions, data, caplog):
+    lines = shard_lines(data)
+    (data / "answers" / "00000.jsonl").write_text("".join([lines[0], *lines[2:]]))
+    self_distill(llm, questions, AnswerStore(data), replace(OPTIONS, num_tokens=101), nothing)
+    assert shard_lines(data)[: len(lines)] == [lines[0], *lines[2:], lines[1]]
+    assert not caplog.records
 
 
 def test_a_lost_shard_is_noticed(llm, questions, data, caplog, monkeypatch):

@@ -130,5 +130,9 @@ def _parse(line: bytes) -> Answer | None:
 
 def is_usable(answers: Sequence[Answer]) -> bool:
     """Whether there is something to learn from and something to measure on."""
-    long = [a for a in answers if a.answer_len >= 2]
-    return any(a.split == TRAIN for a in long) and any(a.split == HELD_OUT and a.temperature == 0 for a in long)
+    return all(any(is_usable_for(answer, side) for answer in answers) for side in (TRAIN, HELD_OUT))
+
+
+def is_usable_for(answer: Answer, side: str) -> bool:
+    """Whether an answer can be trained on, or measured on: those are greedy."""
+    return answer.split == side and answer.answer_len >= 2 and (side == TRAIN or answer.temperature == 0)

@@ -26,10 +26,11 @@ def extract_features(
     store: FeatureStore,
     progress: Callable[[int, int], None],
     deadline_s: float = math.inf,
+    clock: Callable[[], float] = time.monotonic,
 ) -> None:
     """Read the answers that the store does not have yet and add their features, in order.
 
-    Past `deadline_s` (of `time.monotonic`) it stops, once there is an answer to train on and one to measure on.
+    Past `deadline_s` (of `clock`) it stops, once there is an answer to train on and one to measure on.
     """
     store.match(answers)
     cache = decoder.new_cache()
@@ -42,7 +43,7 @@ def extract_features(
         with threads:
             rows += _read_group(decoder, cache, group, store.taps)
         batch += group
-        if time.monotonic() >= deadline_s and is_usable(answers[: len(store.entries) + len(batch)]):
+        if clock() >= deadline_s and is_usable(answers[: len(store.entries) + len(batch)]):
             break
         if len(batch) >= _FLUSH_ANSWERS:
             store.append(batch, rows)

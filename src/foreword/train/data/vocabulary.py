@@ -26,17 +26,27 @@ def count_draft_vocab(
 
     Ties, and tokens that were never seen, are taken in the order of their ids.
     """
-    forced_ids = sorted(set(forced))
-    if not len(forced_ids) <= draft_vocab_size <= vocab_size:
-        raise ConfigError(
-            f"draft_vocab_size is {draft_vocab_size}; allowed: {max(len(forced_ids), 1)} to the model's {vocab_size}"
-        )
+    forced_ids = _check(draft_vocab_size, vocab_size, forced)
     counts = np.zeros(vocab_size, dtype=np.int64)
     for token_ids in answers:
         counts += np.bincount(token_ids, minlength=vocab_size)
     counts[forced_ids] = np.iinfo(np.int64).max
     chosen = np.argsort(-counts, kind="stable")[:draft_vocab_size]
     return torch.from_numpy(np.sort(chosen))
+
+
+def check_vocab_size(draft_vocab_size: int, target: TargetTables) -> None:
+    """`ConfigError` where a vocabulary of this size has no room for the target's end tokens."""
+    _check(min(draft_vocab_size, target.spec.vocab_size), target.spec.vocab_size, target.eos_token_ids)
+
+
+def _check(draft_vocab_size: int, vocab_size: int, forced: Iterable[int]) -> list[int]:
+    forced_ids = sorted(set(forced))
+    if not len(forced_ids) <= draft_vocab_size <= vocab_size:
+        raise ConfigError(
+            f"draft_vocab_size is {draft_vocab_size}; allowed: {max(len(forced_ids), 1)} to the model's {vocab_size}"
+        )
+    return forced_ids
 
 
 def vocab_maps(ids: Tensor, vocab_size: int) -> tuple[Tensor, Tensor]:

@@ -135,6 +135,11 @@ def run_facts(settings: TrainSettings) -> RunFacts:
     )
 
 
+def check(target: TargetTables, settings: TrainSettings) -> None:
+    """`ConfigError` where the target cannot be tuned: without its files, or without the library that does it."""
+    check_tuning(target)
+
+
 def make(target: TargetTables, store: FeatureStore, settings: TrainSettings, resume: Path) -> Medusa2:
     """Fresh heads beside a target that says what it said."""
     tuned = TunedTarget(target, settings.lora_rank, settings.seed, settings.dtype)
