@@ -8,7 +8,7 @@ import pytest
 SRC = Path(__file__).parents[1] / "src" / "foreword"
 
 # What each package may import, besides itself.
-_BASE = {"cache_folder", "config", "errors", "files", "sampling", "seal", "text", "tree"}
+_BASE = {"cache_folder", "config", "errors", "files", "progress", "sampling", "seal", "text_checks", "tree"}
 _MODELS = _BASE | {"verify", "runtime", "checkpoint"}
 _ENGINE = _MODELS | {"target", "draft"}
 ALLOWED = {
@@ -16,9 +16,10 @@ ALLOWED = {
     "config": {"errors"},
     "errors": set(),
     "files": set(),
+    "progress": set(),
     "seal": {"errors", "files"},
-    "text": {"errors"},
-    "sampling": {"config", "errors", "text", "tree"},
+    "text_checks": {"errors"},
+    "sampling": {"config", "errors", "text_checks", "tree"},
     "tree": {"config", "errors", "sampling"},
     "verify": _BASE,
     "runtime": _BASE | {"verify"},
