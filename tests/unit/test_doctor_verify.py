@@ -9,8 +9,8 @@ from foreword.bench.cache_check import check_cache
 from foreword.checkpoint import open_checkpoint
 from foreword.checkpoint.cache import sha256_of
 from foreword.checkpoint.default_model import default_model_path
-from foreword.checkpoint.progress import silent
 from foreword.cli.main import main
+from foreword.progress import silent
 from foreword.seal import seal_path
 from tests.support.tiny_files import GGUF_SIZES, write_gguf
 from tests.support.tiny_models import TinyWeights, tiny_spec

@@ -9,9 +9,9 @@ from typing import Any
 
 from foreword.checkpoint.cache import forget, sha256_of
 from foreword.checkpoint.default_model import DEFAULT_MODEL, default_model_path
-from foreword.checkpoint.progress import Report
 from foreword.errors import CheckpointError
 from foreword.files import sweep_folder
+from foreword.progress import Report
 from foreword.seal import SUFFIX, Compared, check_sealed, discard
 
 _FOLDERS, _KINDS = ("native", "converted"), (".fwk", ".safetensors")

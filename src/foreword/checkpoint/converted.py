@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Protocol
 
 from foreword.cache_folder import cannot_use
 from foreword.checkpoint.name_map import expected_shapes
-from foreword.checkpoint.progress import Report
 from foreword.checkpoint.safetensors_file import SafetensorsFile
 from foreword.checkpoint.weights import Weights
 from foreword.config import TORCH_DTYPES, ModelSpec
 from foreword.errors import CheckpointError, ConfigError
 from foreword.files import locked, sweep_folder, sweep_parts
+from foreword.progress import Report
 from foreword.seal import check_sealed, discard, sealed_file
 
 if TYPE_CHECKING:

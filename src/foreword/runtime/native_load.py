@@ -14,8 +14,9 @@ from torch import Tensor
 from foreword.cache_folder import cannot_use
 from foreword.config import ModelSpec
 from foreword.errors import CapacityError, CheckpointError
+from foreword.progress import reported
 from foreword.runtime.base import WeightSource
-from foreword.runtime.native_weights import MatrixPacker, Packer, Report, silent, write_packed
+from foreword.runtime.native_weights import MatrixPacker, Packer, write_packed
 from foreword.runtime.packed_file import PackedHeader, PackedMatrix, cache_path, check_needed, read_header
 from foreword.runtime.torch_rope import inverse_frequencies
 from foreword.seal import check_sealed, discard
@@ -25,6 +26,7 @@ logger = logging.getLogger(__name__)
 # What a damaged or unreadable file of packed weights raises. The kernels' std::out_of_range is an IndexError, their
 # std::invalid_argument a ValueError.
 _UNUSABLE = (OSError, RuntimeError, LookupError, TypeError, ValueError, AttributeError)
+_LOADING, _MANY_BYTES = "loading weights", 1 << 29  # read faster than a bar is drawn where they are fewer
 _BYTES_A_WEIGHT = {"int8": 1.01, "int4": 0.63}
 
 
@@ -36,7 +38,6 @@ def load_decoder(
     cache_dir: Path,
     pool: Any,
     isa: str,
-    report: Report = silent,
 ) -> tuple[Any, int]:
     """A decoder and the bytes its weights take; from the cache, through it, or past it where it cannot be used."""
     check_memory(spec, dtype, available_bytes())
@@ -55,7 +56,7 @@ def load_decoder(
             logger.warning("packing again, as the packed weights cannot be used: %s", error)
             discard(path)
     try:
-        write_packed(path, spec, weights, dtype, report)
+        write_packed(path, spec, weights, dtype)
     except CheckpointError:
         raise
     except OSError as error:
@@ -65,7 +66,7 @@ def load_decoder(
             return kept()
         cannot_use(cache_dir, "what was written there cannot be read")
     file = io.BytesIO()
-    header = Packer(file, spec, weights, dtype, report).write_all()
+    header = Packer(file, spec, weights, dtype).write_all()
     data = kernels.WeightBytes.from_memory(np.frombuffer(file.getbuffer(), dtype=np.uint8))
     return _build(kernels, spec, data, header, pool, isa)
 
@@ -140,7 +141,13 @@ def _is_there(path: Path) -> bool:
 
 def _open(kernels: ModuleType, path: Path) -> tuple[Any, PackedHeader]:
     header = read_header(path)
-    return kernels.WeightBytes(str(path), header.hot_begin, header.hot_end), header
+    num_bytes = header.hot_end - header.hot_begin
+    if num_bytes > _MANY_BYTES:
+        reported(_LOADING, 0, num_bytes)
+    data = kernels.WeightBytes(str(path), header.hot_begin, header.hot_end)
+    if num_bytes > _MANY_BYTES:
+        reported(_LOADING, num_bytes, num_bytes)
+    return data, header
 
 
 def _matrix(kernels: ModuleType, data: Any, place: PackedMatrix) -> Any:

@@ -1,7 +1,7 @@
 """Weights as the native kernels read them: quantised and packed. `packed_file` says how they lie in the file."""
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Protocol
@@ -13,12 +13,13 @@ from torch import Tensor
 from foreword.config import ModelSpec
 from foreword.errors import CheckpointError, ConfigError
 from foreword.files import locked, sweep_folder, sweep_parts
+from foreword.progress import reported
 from foreword.runtime.base import WeightSource
 from foreword.runtime.packed_file import PackedHeader, PackedMatrix, bits_of, needed_vectors, up
 from foreword.seal import is_sealed, sealed_file
 
-Report = Callable[[str, int, int], None]  # what is done, how much so far, how much in all
 _ALIGNMENT = 4096
+_PACKING = "packing weights"
 _CHUNK_VALUES = 1 << 24  # weights quantised at once: 64 MB of float32
 
 
@@ -38,11 +39,7 @@ class Sink(Protocol):
         ...
 
 
-def silent(what: str, done: int, total: int) -> None:
-    """Report nothing."""
-
-
-def write_packed(path: Path, spec: ModelSpec, weights: WeightSource, dtype: str, report: Report = silent) -> None:
+def write_packed(path: Path, spec: ModelSpec, weights: WeightSource, dtype: str) -> None:
     """Quantise, pack and write, unless another process did so meanwhile; the file appears when it is whole."""
     with locked(path):
         if is_sealed(path, weights.fingerprint):
@@ -50,7 +47,7 @@ def write_packed(path: Path, spec: ModelSpec, weights: WeightSource, dtype: str,
         sweep_parts(path)
         sweep_folder(path.parent)
         with sealed_file(path, weights.fingerprint) as file:
-            Packer(file, spec, weights, dtype, report).write_all()
+            Packer(file, spec, weights, dtype).write_all()
 
 
 class MatrixPacker:
@@ -99,10 +96,10 @@ class MatrixPacker:
 class Packer:
     """Writes one model's weights tensor by tensor: memory of one tensor and one chunk of it."""
 
-    def __init__(self, file: Sink, spec: ModelSpec, weights: WeightSource, dtype: str, report: Report = silent) -> None:
+    def __init__(self, file: Sink, spec: ModelSpec, weights: WeightSource, dtype: str) -> None:
         self._matrices = MatrixPacker(file)
         self._file, self._spec, self._weights = file, spec, weights
-        self._bits, self._report = bits_of(dtype), report
+        self._bits = bits_of(dtype)
         self.header = PackedHeader(weights.fingerprint, matrices=self._matrices.places)
         self._vectors = needed_vectors(spec, weights)
         self._header_room = 0
@@ -127,11 +124,12 @@ class Packer:
         self.header.hot_begin = self._file.tell()
         for layer in range(spec.num_layers):
             self._write_layer(layer)
-            self._report("packing weights", layer + 1, spec.num_layers)
+            self._tell(layer + 1)
         if "norm" in self._vectors:
             self._write_vector("norm", self._tensor("norm.weight", (spec.hidden_size,)), up(spec.hidden_size, 64))
         self._write_head()
         self.header.hot_end = self._file.tell()
+        reported(_PACKING, self.header.hot_end, self.header.hot_end)
         raw = json.dumps(asdict(self.header)).encode()
         if 8 + len(raw) > self._header_room:
             raise CheckpointError(
@@ -140,6 +138,12 @@ class Packer:
         self._file.seek(0)
         self._file.write(len(raw).to_bytes(8, "little") + raw)
         return self.header
+
+    def _tell(self, num_layers: int) -> None:
+        """How many bytes are written, and how many there will be if all layers are as large; the head comes after them."""
+        done, begin = self._file.tell(), self.header.hot_begin
+        head = self._spec.num_logits * up(self._spec.hidden_size, 64)
+        reported(_PACKING, done, begin + (done - begin) * self._spec.num_layers // num_layers + head)
 
     def _write_layer(self, layer: int) -> None:
         spec, prefix = self._spec, f"layers.{layer}."

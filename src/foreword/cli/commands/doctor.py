@@ -39,7 +39,7 @@ def doctor(
 def _check_cache() -> "CacheCheck":
     from foreword.bench.cache_check import check_cache
     from foreword.cache_folder import cache_folder
-    from foreword.checkpoint.progress import reporting
+    from foreword.progress import reporting
 
     with reporting(sys.stderr.isatty()) as report:
         return check_cache(cache_folder(), report)
