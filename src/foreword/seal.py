@@ -73,6 +73,10 @@ class SealedFile:
         self._begins_piece = False
         return written
 
+    def flush(self) -> None:
+        """Hand what was written to the operating system."""
+        self._file.flush()
+
     def end_piece(self) -> None:
         """What comes next has a checksum of its own: the header is compared at every load, the rest is not."""
         self._begins_piece = True

@@ -10,13 +10,13 @@ import logging
 import pickle
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import IO, Any, cast
 
 import torch
 
 from foreword.errors import ConfigError
 from foreword.files import put_aside
-from foreword.seal import SealedFile, check_sealed, move_sealed, seal_path, sealed_file
+from foreword.seal import check_sealed, move_sealed, seal_path, sealed_file
 from foreword.train.data.batches import Position
 from foreword.train.loop.optimiser import Optimiser
 
@@ -57,7 +57,7 @@ def save_checkpoint(
         "facts": facts,
     }
     with sealed_file(path, _SEALED) as file:
-        torch.save(state, _Sink(file))
+        torch.save(state, cast(IO[bytes], file))
         move_sealed(path, _before(path))
 
 
@@ -137,17 +137,3 @@ def _check_same(path: Path, known: dict[str, Any], facts: dict[str, Any]) -> Non
                 f"{path} belongs to a run with {key} {known.get(key)!r}, now it is {facts.get(key)!r}; "
                 f"go on with the same options, or give another --out"
             )
-
-
-class _Sink:
-    """What `torch.save` writes to."""
-
-    def __init__(self, file: SealedFile) -> None:
-        self._file = file
-
-    def write(self, data: bytes) -> int:
-        """Write bytes."""
-        return self._file.write(data)
-
-    def flush(self) -> None:
-        """Done at the end."""

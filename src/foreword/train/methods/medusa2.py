@@ -27,7 +27,7 @@ from foreword.train.methods import medusa
 from foreword.train.methods.medusa import Medusa
 from foreword.train.methods.medusa_net import MedusaNet
 from foreword.train.methods.method import Losses, Measures, RunFacts, TargetTables
-from foreword.train.methods.tuned_target import TunedTarget
+from foreword.train.methods.tuned_target import TunedTarget, check_tuning
 from foreword.train.out.model_files import write_model
 
 HEADS_ONLY = 0.3  # of the run

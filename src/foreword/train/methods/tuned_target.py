@@ -6,6 +6,7 @@ where there is one, and hands its states over on the CPU.
 """
 
 import contextlib
+import importlib.util
 import warnings
 from collections.abc import Iterator
 from typing import Any
