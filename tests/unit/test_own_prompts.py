@@ -6,19 +6,11 @@ from types import SimpleNamespace
 import pytest
 
 from foreword.cli.prompt_file import read_prompts
-from foreword.engine.llm import LLM
 from foreword.errors import ConfigError
 from foreword.train.data import self_prompts as own_prompts
 from foreword.train.data.self_prompts import BEGINNINGS, NAME, beginning, user_turn, write_own_prompts
-from tests.support.tiny_chat import write_tiny_chat
 from tests.support.tiny_files import add_sentencepiece_tokenizer
 from tests.unit.test_checkpoint_tokenizer import gguf_tokenizer
-
-
-@pytest.fixture(scope="module")
-def llm(tmp_path_factory) -> LLM:
-    folder = tmp_path_factory.mktemp("tiny")
-    return LLM(write_tiny_chat(folder), "none", batch_size=8, runtime="torch", cache_dir=folder / "cache")
 
 
 @pytest.fixture

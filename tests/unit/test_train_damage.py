@@ -20,7 +20,6 @@ from foreword.train.loop.phase_times import Times
 from foreword.train.loop.resume_state import Progress, load_checkpoint, save_checkpoint
 from foreword.train.loop.session import train
 from foreword.train.loop.settings import TrainSettings
-from tests.support.tiny_chat import write_tiny_chat
 
 OPTIONS = DistillOptions(num_tokens=100, max_new_tokens=6, held_out=0.4)
 SETTINGS = TrainSettings(
@@ -38,12 +37,6 @@ class Quiet:
     """A reporter that says nothing."""
 
     phase = data = status = best = nothing
-
-
-@pytest.fixture(scope="module")
-def llm(tmp_path_factory) -> LLM:
-    folder = tmp_path_factory.mktemp("tiny")
-    return LLM(write_tiny_chat(folder), "none", batch_size=8, runtime="torch", cache_dir=folder / "cache")
 
 
 @pytest.fixture(scope="module")

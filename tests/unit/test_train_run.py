@@ -23,7 +23,7 @@ from foreword.train.data.answers import HELD_OUT, TRAIN, Answer, AnswerStore, is
 from foreword.train.data.batches import BatchOrder, Position, collate, places
 from foreword.train.data.extract import extract_features
 from foreword.train.data.features import Entry, FeatureStore
-from foreword.train.data.self_distill import DistillOptions, Question, schedule, self_distill, splits
+from foreword.train.data.self_distill import DistillOptions, schedule, self_distill, splits
 from foreword.train.data.vocabulary import count_draft_vocab, draft_ids, vocab_maps
 from foreword.train.loop.optimiser import optimiser_of
 from foreword.train.loop.resume_state import Progress, load_checkpoint, save_checkpoint
@@ -37,37 +37,11 @@ from foreword.train.out.simulate import measure, tokens_per_step
 from foreword.tree.draft_tree import DraftTree
 from foreword.tree.pack import pack
 from tests.support.tiny_chat import write_tiny_chat
-
-OPTIONS = DistillOptions(num_tokens=400, max_new_tokens=12, held_out=0.4)
-
-
-@pytest.fixture(scope="module")
-def llm(tmp_path_factory) -> LLM:
-    folder = tmp_path_factory.mktemp("tiny")
-    return LLM(write_tiny_chat(folder), "none", batch_size=8, runtime="torch", cache_dir=folder / "cache")
-
-
-@pytest.fixture(scope="module")
-def questions(llm) -> list[Question]:
-    def ask(i, group):
-        prompt = llm.encode([{"role": "user", "content": f"{group} question {i}"}])
-        return Question(f"{group}/{i}", group, group, tuple(prompt))
-
-    return [ask(i, "long") for i in range(20)] + [ask(i, "short") for i in range(3)]
+from tests.unit.conftest import OPTIONS
 
 
 def nothing(*_):
     pass
-
-
-@pytest.fixture(scope="module")
-def data(llm, questions, tmp_path_factory) -> tuple[Path, list[Answer], FeatureStore]:
-    folder = tmp_path_factory.mktemp("data")
-    answers = self_distill(llm, questions, AnswerStore(folder), OPTIONS, nothing)
-    store = FeatureStore(folder, (1, 2), llm.model.decoder.spec.hidden_size)
-    store.begin({"model_fingerprint": llm.model.checkpoint.fingerprint, "dtype": llm.model.choice.dtype})
-    extract_features(llm.model.decoder, answers, store, nothing)
-    return folder, answers, store
 
 
 class Quiet:
@@ -259,14 +233,6 @@ def few_steps(monkeypatch):
 
     options = session.LoopOptions
     monkeypatch.setattr(session, "LoopOptions", lambda **given: options(**{**given, "max_steps": 3}))
-
-
-@pytest.fixture
-def wide_split(monkeypatch):
-    """Few questions: more of them held out."""
-    from foreword.train.loop import session
-
-    monkeypatch.setattr(session, "DistillOptions", lambda **options: DistillOptions(held_out=0.4, **options))
 
 
 def weights(out: Path) -> dict[str, torch.Tensor]:
