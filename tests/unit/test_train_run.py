@@ -3,7 +3,6 @@
 import json
 import re
 import sys
-import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -612,10 +611,9 @@ def test_ctrl_c_says_what_is_kept_and_how_to_go_on(tmp_path, capsys, wide_split,
     assert kept_text(tmp_path, None) == "there is no answer to keep yet; the same command begins anew"
 
 
-def test_the_time_left_is_never_more_than_the_phase_may_take(capsys, monkeypatch):
+def test_the_time_left_is_never_more_than_the_phase_may_take(capsys):
     now = [100.0]
-    monkeypatch.setattr(time, "monotonic", lambda: now[0])
-    reporter = LineReporter()
+    reporter = LineReporter(lambda: now[0])
     reporter.phase("answers", 24.0)
     reporter.data(0, 1_000_000)
     capsys.readouterr()
