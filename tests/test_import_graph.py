@@ -8,7 +8,7 @@ import pytest
 SRC = Path(__file__).parents[1] / "src" / "foreword"
 
 # What each package may import, besides itself.
-_BASE = {"config", "errors", "files", "sampling", "text", "tree"}
+_BASE = {"config", "errors", "files", "sampling", "text", "tree", "validate"}
 _MODELS = _BASE | {"verify", "runtime", "checkpoint"}
 _ENGINE = _MODELS | {"target", "draft"}
 ALLOWED = {
@@ -16,7 +16,8 @@ ALLOWED = {
     "errors": set(),
     "files": set(),
     "text": {"errors"},
-    "sampling": {"config", "errors", "text", "tree"},
+    "validate": {"errors"},
+    "sampling": {"config", "errors", "text", "tree", "validate"},
     "tree": {"config", "errors", "sampling"},
     "verify": _BASE,
     "runtime": _BASE | {"verify"},
