@@ -8,16 +8,16 @@ import pytest
 SRC = Path(__file__).parents[1] / "src" / "foreword"
 
 # What each package may import, besides itself.
-_BASE = {"config", "errors", "files", "sampling", "text", "tree", "validate"}
+_BASE = {"config", "errors", "files", "sampling", "text_checks", "tree", "validate"}
 _MODELS = _BASE | {"verify", "runtime", "checkpoint"}
 _ENGINE = _MODELS | {"target", "draft"}
 ALLOWED = {
     "config": {"errors"},
     "errors": set(),
     "files": set(),
-    "text": {"errors"},
+    "text_checks": {"errors"},
     "validate": {"errors"},
-    "sampling": {"config", "errors", "text", "tree", "validate"},
+    "sampling": {"config", "errors", "text_checks", "tree", "validate"},
     "tree": {"config", "errors", "sampling"},
     "verify": _BASE,
     "runtime": _BASE | {"verify"},
