@@ -21,7 +21,8 @@ class Bounds:
 
     Args:
         kind: `int`, `float`, `bool` or `str`; a path is a text, a whole number is a number, true and false are neither.
-        lowest, highest: of a number; None for no bound. A number without bounds is finite.
+        lowest: of a number; None for no bound but that it is finite.
+        highest: likewise.
         choices: the texts there are; empty for any.
         or_none: whether None is allowed too.
     """

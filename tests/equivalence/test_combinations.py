@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from foreword.draft.registry import DRAFTERS
+from foreword.draft.registry import BUILT_IN
 from foreword.engine.llm import LLM
 from foreword.errors import ConfigError
 from foreword.sampling.draft_sampling import DraftMode
@@ -118,7 +118,7 @@ def test_options_differ_and_the_table_is_whole(plain):
     assert len({tuple(ids) for ids in plain[EXACT] + plain[IN_LAW]}) >= 5
     assert set(combos.VERIFIERS) == set(VERIFIERS)
     named = {name for row in ROWS if not row.kind for name in row.drafter.split(",")}
-    assert named == set(DRAFTERS) - {"medusa2"}  # medusa's drafter, beside another target: test_medusa2.py
+    assert named == set(BUILT_IN) - {"medusa2"}  # medusa's drafter, beside another target: test_medusa2.py
 
 
 def test_the_page_is_the_table():

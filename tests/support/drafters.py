@@ -3,10 +3,10 @@
 import functools
 from collections.abc import Callable
 
-from foreword.config import DraftConfig, draft_config
 from foreword.draft.cascade import CascadeDrafter
+from foreword.draft.draft_config import draft_config
 from foreword.draft.lookup.ngram_lm import NgramLmDrafter
-from foreword.draft.model.draft_model import ModelDrafter
+from foreword.draft.model.draft_model import DraftModelOptions, ModelDrafter
 from foreword.draft.model.universal import UniversalDrafter
 from foreword.draft.registry import make_drafter
 from foreword.sampling.params import SamplingParams
@@ -61,14 +61,14 @@ def pair_model() -> ToyDecoder:
 def model_drafter(blur: float = 0.25, **options) -> Callable[[Target], object]:
     def make(target: Target):
         draft = blurred(target.decoder, blur) if blur else target.decoder
-        return ModelDrafter(draft, target.spec.vocab_size, DraftConfig(method="draft_model", **options))
+        return ModelDrafter(draft, target.spec.vocab_size, DraftModelOptions(**options))
 
     return make
 
 
 def universal_drafter(target: Target):
     """A draft model over pairs of letters for a target over single ones."""
-    return UniversalDrafter(pair_model(), PairTokenizer(), SingleTokenizer(), DraftConfig(method="draft_model"))
+    return UniversalDrafter(pair_model(), PairTokenizer(), SingleTokenizer())
 
 
 def ngram_lm_drafter(target: Target) -> NgramLmDrafter:
