@@ -247,4 +247,4 @@ def test_paths_of_a_profile_hold_in_every_folder(tmp_path, monkeypatch):
     ):
         arm = SimpleNamespace(llm=SimpleNamespace(config=config), num_nodes=5)
         found = winner_config(arm)
-        assert (found.method, found.model, found.num_speculative_tokens) == (method, path, 5)
+        assert (found.method, found.path, found.num_speculative_tokens) == (method, path, 5)
