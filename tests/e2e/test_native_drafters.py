@@ -1,10 +1,10 @@
 """The default model on the native runtime: every drafter gives the very tokens of plain decoding, greedy and sampled."""
 
 import pytest
+from foreword.draft.kinds import WITHOUT_WEIGHTS
 
 from foreword.bench.soak import soak, soak_prompts
 from foreword.checkpoint.trained_drafters import trained_drafter
-from foreword.draft.kinds import WITHOUT_WEIGHTS
 from foreword.engine.llm import LLM
 from foreword.sampling.params import SamplingParams
 

@@ -1,6 +1,7 @@
-"""What documents say of the drafters, made from their types: README's table and docs/reference/drafters.md.
+"""What documents say of the drafters, made from their types: the table between the two marks on any page, and the page
+docs/reference/drafters.md.
 
-    python -m tests.support.drafter_pages     writes both
+    python -m tests.support.drafter_pages     writes them
 
 `tests/unit/test_docs.py` holds the documents to it.
 """
@@ -14,7 +15,7 @@ from foreword.draft.options import DrafterOptions, bounds_of, help_of
 from foreword.draft.registry import BUILT_IN, drafter_type
 
 ROOT = Path(__file__).parents[2]
-README, PAGE = ROOT / "README.md", ROOT / "docs" / "reference" / "drafters.md"
+PAGE = ROOT / "docs" / "reference" / "drafters.md"
 BEGIN, END = "<!-- made by tests/support/drafter_pages.py: begin -->\n", "<!-- end of drafters -->"
 
 _HEAD = """# Drafters and their settings
@@ -41,7 +42,7 @@ longest text after `NAME=` that is a file or folder is the path.
 
 def summary_table() -> str:
     """What each drafter does and needs."""
-    rows = [f"| {_written(one)} | {one.summary} | {one.needs} | {one.fits} |" for one in _types()]
+    rows = [f"| `{one.name}` | {one.summary} | {_needs(one)} | {one.fits} |" for one in _types()]
     return "\n".join(["| drafter | what it does | needs | good for |", "|---|---|---|---|", *rows])
 
 
@@ -55,9 +56,15 @@ def page() -> str:
     return "".join(parts)
 
 
-def readme() -> str:
-    """README with its table as the types say."""
-    before, _, rest = README.read_text().partition(BEGIN)
+def marked_pages() -> list[Path]:
+    """Pages with a place for the table."""
+    pages = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
+    return [path for path in pages if BEGIN in path.read_text(encoding="utf-8")]
+
+
+def with_table(text: str) -> str:
+    """A page with its table as the types say."""
+    before, _, rest = text.partition(BEGIN)
     return f"{before}{BEGIN}{summary_table()}\n{END}{rest.partition(END)[2]}"
 
 
@@ -65,8 +72,8 @@ def _types() -> list[DrafterType]:
     return [drafter_type(name) for name in BUILT_IN]
 
 
-def _written(one: DrafterType) -> str:
-    return f"`{one.name}={one.takes}`" if one.takes else f"`{one.name}`"
+def _needs(one: DrafterType) -> str:
+    return f"{one.needs}: `{one.name}={one.takes}`" if one.takes else one.needs
 
 
 def _options_table(options: type[DrafterOptions]) -> str:
@@ -83,5 +90,6 @@ def _value(default: object) -> str:
 
 
 if __name__ == "__main__":
-    README.write_text(readme())
-    PAGE.write_text(page())
+    for path in marked_pages():
+        path.write_text(with_table(path.read_text(encoding="utf-8")), encoding="utf-8")
+    PAGE.write_text(page(), encoding="utf-8")

@@ -42,9 +42,9 @@ def make(settings: DrafterSettings, target: Target) -> Drafter:
 
 AUTO = DrafterType(
     name="auto",
-    summary="`suffix`, and `ngram_lm` where there is a table for the model, with as many guesses as are faster here, by "
-    "measured time; none where drafting would be slower",
-    fits="when in doubt: drafts only where it pays",
+    summary="`suffix`, then `ngram_lm` where there is a table for the model; "
+    "chooses the draft length from measured pass times, 0 when speculation would be slower",
+    fits="when in doubt: drafts only where that is faster",
     make=make,
     options=AutoOptions,
     remembers=remembers,

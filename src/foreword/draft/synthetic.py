@@ -64,7 +64,7 @@ def make(settings: DrafterSettings, target: Target) -> SyntheticDrafter:
 
 SYNTHETIC = DrafterType(
     name="synthetic",
-    summary="for measuring: drafts a reference with mistakes planted in it; `synthetic=0.7` is right with chance 0.7 per token",
+    summary="for measuring: drafts a reference with planted errors; `synthetic=0.7` is right with probability 0.7 per token",
     needs="the answer itself",
     fits="measuring an engine, not drafting",
     make=make,

@@ -179,16 +179,18 @@ def _type(name: str, summary: str, fits: str, options: type[Eagle3Options], is_g
 _LONG = "one model served for long"
 EAGLE3 = _type(
     "eagle3",
-    "a layer trained to continue the model's own hidden states at three depths, grown into a tree by confidence",
+    "EAGLE-3: a layer trained to continue the model's hidden states of three depths, expanded into a tree by confidence",
     f"{_LONG}; any text",
     Eagle3Options,
     is_grown=True,
 )
 EAGLE2 = _type(
     "eagle2",
-    "the same from the last hidden states alone (EAGLE-2), grown into a tree",
+    "EAGLE-2: the same from the last hidden states alone, expanded into a tree by confidence",
     _LONG,
     EagleOptions,
     is_grown=True,
 )
-EAGLE = _type("eagle", "as eagle2, with the same tree in every step (EAGLE-1)", _LONG, EagleOptions, is_grown=False)
+EAGLE = _type(
+    "eagle", "EAGLE-1: as `eagle2`, with the same static tree in every step", _LONG, EagleOptions, is_grown=False
+)

@@ -173,7 +173,7 @@ def make(settings: DrafterSettings, target: Target) -> MedusaDrafter:
 
 MEDUSA = DrafterType(
     name="medusa",
-    summary="small heads guess several tokens ahead from the model's last hidden state; a calibrated tree",
+    summary="Medusa: heads predict several tokens ahead from the model's last hidden state; a calibrated tree",
     needs="trained heads",
     fits="one model served for long",
     make=make,

@@ -75,9 +75,10 @@ def check_tuned(files: MedusaFiles, theirs: Checkpoint) -> None:
 
 MEDUSA2 = DrafterType(
     name=METHOD,
-    summary="Medusa heads tuned together with the model, which makes it another model: `--model TUNED --drafter medusa2`",
+    summary="Medusa-2: the same, with the model fine-tuned together with its heads: "
+    "a different model with different output, `--model TUNED --drafter medusa2`",
     needs="a tuned target",
-    fits="is another target: other words",
+    fits="a different model: different output",
     make=make,
     options=MedusaOptions,
     takes="PATH",

@@ -246,7 +246,7 @@ def make(settings: DrafterSettings, target: Target) -> LookaheadDrafter:
 
 LOOKAHEAD = DrafterType(
     name="lookahead",
-    summary="lets the model solve for several future tokens at once and remembers the n-grams it finds",
+    summary="Lookahead decoding: solves for several future tokens in parallel (Jacobi iteration) and keeps the n-grams it finds",
     fits="machines with arithmetic to spare",
     make=make,
     options=LookaheadOptions,

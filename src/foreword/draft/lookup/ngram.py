@@ -130,7 +130,7 @@ def make(settings: DrafterSettings, target: Target) -> NgramDrafter:
 
 NGRAM = DrafterType(
     name="ngram",
-    summary="prompt lookup: copies what followed the last match of the last few tokens in prompt or answer",
+    summary="prompt lookup: copies the continuation of the last matching n-gram in prompt or output",
     fits="edits, code, summaries: text that copies",
     make=make,
     options=NgramOptions,

@@ -85,7 +85,7 @@ def table_of(target: Target) -> NgramTable | None:
 
 NGRAM_LM = DrafterType(
     name=METHOD,
-    summary="an n-gram language model counted over the model's own answers, asked in microseconds",
+    summary="proposes what the model most often generates after the last few tokens, from an n-gram table counted over its own outputs",
     needs="a table, counted in minutes",
     fits="one model, any text; beside suffix",
     make=make,

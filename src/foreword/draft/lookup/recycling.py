@@ -137,7 +137,7 @@ def remembers(options: RecyclingOptions) -> bool:
 
 RECYCLING = DrafterType(
     name="recycling",
-    summary="token recycling: tries again the model's own earlier top-k predictions for the same token",
+    summary="token recycling: reuses the model's earlier top-k predictions for the same token",
     fits="any text; learns as it goes",
     make=make,
     options=RecyclingOptions,

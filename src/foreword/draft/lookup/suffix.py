@@ -151,8 +151,8 @@ def remembers(options: SuffixOptions) -> bool:
 
 SUFFIX = DrafterType(
     name="suffix",
-    summary="as ngram over a tree of suffixes, several continuations at once, weighted by how often each was seen; "
-    "past outputs too if asked",
+    summary="suffix decoding: copies from a suffix tree of prompt and output, several continuations at once, "
+    "scored by frequency; past outputs too if asked",
     fits="edits, code, agents: text that repeats itself",
     make=make,
     options=SuffixOptions,
