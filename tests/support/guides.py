@@ -10,15 +10,20 @@ _FILE = re.compile(r"^# (\S+\.py)\n")
 _ENTRY = re.compile(r'^(\w+) = "([\w.]+:\w+)"$', re.MULTILINE)
 
 
-def write_package(guide: Path, folder: Path) -> dict[str, Path]:
-    """Write a guide's files below a folder, its entry points as if they were installed; the files by name."""
-    files, entries = {}, {}
+def write_files(guide: Path, folder: Path) -> dict[str, Path]:
+    """Write a guide's Python files below a folder; their paths by name."""
+    files = {}
     for language, text in _BLOCK.findall(guide.read_text()):
         if language == "python" and (named := _FILE.match(text)):
             path = files[named[1]] = folder / named[1]
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text)
-        elif language == "toml" and "foreword.drafters" in text:
-            entries |= dict(_ENTRY.findall(text))
-    install(folder, entries, {})
+    return files
+
+
+def write_package(guide: Path, folder: Path) -> dict[str, Path]:
+    """As `write_files`, and its entry points as if they were installed."""
+    files = write_files(guide, folder)
+    blocks = [text for language, text in _BLOCK.findall(guide.read_text()) if language == "toml"]
+    install(folder, dict(_ENTRY.findall("".join(blocks))), {})
     return files

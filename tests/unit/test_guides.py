@@ -1,15 +1,16 @@
 """What the guides tell newcomers to write is written here, literally, and its tests pass."""
 
-import importlib
 import importlib.util
+import re
 import sys
 from pathlib import Path
 
 import pytest
 
 import foreword
+from foreword.checkpoint.families import FAMILIES, Family
 from foreword.draft import registry
-from tests.support.guides import write_package
+from tests.support.guides import write_files, write_package
 from tests.support.tiny_chat import write_tiny_chat
 
 GUIDES = Path(__file__).parents[2] / "docs" / "guides"
@@ -64,3 +65,18 @@ def test_add_a_drafter(packages):
     for test in found:
         test()
     assert registry.drafter_type("bigram").summary.startswith("copies what followed")
+
+
+def test_add_a_model(packages, tmp_path, monkeypatch):
+    guide = GUIDES / "add-a-model.md"
+    files = write_files(guide, packages)
+    rows = re.findall(r"^```py\n(.*?)^```", guide.read_text(), re.MULTILINE | re.DOTALL)
+    family = eval("{" + "".join(rows) + "}", {"Family": Family})
+    assert list(family) == ["nimbus"]
+    for name, row in family.items():
+        monkeypatch.setitem(FAMILIES, name, row)
+    found = functions_in(files["tests/unit/test_nimbus.py"])
+    assert len(found) == 2
+    for number, test in enumerate(found):
+        (tmp_path / f"{number}").mkdir()
+        test(tmp_path / f"{number}")
