@@ -66,7 +66,7 @@ DraftVocab = Annotated[
     str | None,
     typer.Option(
         metavar="FILE",
-        help="Draft only these tokens (eagle, eagle2, medusa*): a .pt or .json list of ids; draft_vocab in --speculative-config.",
+        help="Draft only these tokens: a .pt or .json list of ids; draft_vocab in --speculative-config.",
         rich_help_panel=_DRAFT,
     ),
 ]

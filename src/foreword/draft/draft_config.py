@@ -120,7 +120,7 @@ class DraftConfig:
 
     def _check_owned(self, given: Mapping[str, Any], kinds: list[type[DrafterOptions]]) -> None:
         """Every option belongs to one of the drafters."""
-        for name in given.keys() - set().union(*map(_names, kinds)):
+        for name in sorted(given.keys() - set().union(*map(_names, kinds))):
             owners = _owners(name)
             if not owners:
                 raise UnknownNameError("setting", name, {*_all_options(), *_COMMON, *ALIASES})
