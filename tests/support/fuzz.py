@@ -277,8 +277,7 @@ def _drafter(rng: random.Random, files: TinyFiles) -> dict[str, Any]:
             "method": ",".join(rng.sample(["ngram", "suffix", "recycling", "lookahead", "layerskip",
                                            f"draft_model={files.draft}", f"eagle3={files.eagle3}",
                                            f"ngram_lm={files.ngram_lm}"], rng.randint(2, 4))),
-            "cascade_merge": rng.random() < 0.5,
-            "cascade_threshold": rng.choice((0.0, 0.5, 1.5)),
+            **rng.choice(({"cascade_merge": True}, {"cascade_threshold": rng.choice((0.0, 0.5, 1.5))})),
         },
         "auto": dict,
     }  # fmt: skip
