@@ -98,6 +98,9 @@ std::vector<const Kernels*> available_kernels() {
 #if defined(FOREWORD_HAS_AVX512)
     if (has_avx512vnni()) found.push_back(kAvx512Kernels);
 #endif
+#if defined(FOREWORD_EMULATES_AVXVNNI)
+    found.push_back(kAvxVnniKernels);
+#endif
 #if defined(FOREWORD_HAS_AVXVNNI)
     if (has_avxvnni()) found.push_back(kAvxVnniKernels);
 #endif

@@ -99,17 +99,15 @@ FW_INLINE void add_int4_half(const Matrix& m, const Activations& x, int token, i
 }
 
 // What a product asks for while it computes: the weights `ahead` bytes after its own (0: nothing), or where several sweeps read the same
-// weights, its part of them. So memory has something to do all the time.
+// weights, those of every so many groups. So memory has something to do all the time.
 struct Request {
     std::ptrdiff_t ahead;
-    std::size_t sweep = 0, num_sweeps = 1;
-    std::ptrdiff_t of(std::size_t group) const { return num_sweeps == 1 || group % num_sweeps == sweep ? ahead : 0; }
+    int sweep = 0, num_sweeps = 1;
 };
 
-// The sums of kTokens tokens and kTiles tiles of kBits bits a weight over all groups. A function of its own, so that nothing around it
-// takes registers from its loops.
+// The sums of kTokens tokens and kTiles tiles of kBits bits a weight over all groups.
 template <int kBits, int kTokens, int kTiles>
-[[gnu::noinline]] void add_groups(const Matrix& m, const Activations& x, int token, int tile, const Request& request, Floats (&totals)[kTokens][kTiles]) {
+FW_INLINE void add_groups(const Matrix& m, const Activations& x, int token, int tile, const Request& request, Floats (&totals)[kTokens][kTiles]) {
     const std::uint8_t* weights[kTiles];
     FW_UNROLL
     for (int j = 0; j < kTiles; ++j) weights[j] = m.tiles + (tile + j) * m.tile_bytes();
@@ -117,8 +115,10 @@ template <int kBits, int kTokens, int kTiles>
     for (int t = 0; t < kTokens; ++t)
         FW_UNROLL
         for (int j = 0; j < kTiles; ++j) totals[t][j] = splat(0.0f);
+    int turn = request.sweep;  // groups until the next that is asked for
     for (std::size_t group = 0; group < x.num_groups; ++group) {
-        const std::ptrdiff_t ahead = request.of(group);
+        const std::ptrdiff_t ahead = turn == 0 ? request.ahead : 0;
+        turn = turn == 0 ? request.num_sweeps - 1 : turn - 1;
         if constexpr (kBits == 4) {
             add_int4_half<Nibble::kLow, kTokens, kTiles>(m, x, token, tile, group, weights, ahead, totals);
             add_int4_half<Nibble::kHigh, kTokens, kTiles>(m, x, token, tile, group, weights, 0, totals);
@@ -130,13 +130,19 @@ template <int kBits, int kTokens, int kTiles>
     }
 }
 
+// As a function of its own, so that nothing around it takes registers from its loops.
+template <int kBits, int kTokens>
+[[gnu::noinline]] void add_groups_apart(const Matrix& m, const Activations& x, int token, int tile, const Request& request, Floats (&totals)[kTokens][1]) {
+    add_groups<kBits, kTokens, 1>(m, x, token, tile, request, totals);
+}
+
 template <int kBits, int kTokens, int kTiles>
 void product(const Matrix& m, const Activations& x, int token, int tile, const Output& out, const Request& request) {
     Floats totals[kTokens][kTiles];
     if constexpr (kOneTileAtATime) {
         for (int j = 0; j < kTiles; ++j) {
             Floats one[kTokens][1];
-            add_groups<kBits, kTokens, 1>(m, x, token, tile + j, request, one);
+            add_groups_apart<kBits, kTokens>(m, x, token, tile + j, request, one);
             for (int t = 0; t < kTokens; ++t) totals[t][j] = one[t][0];
         }
     } else {
@@ -157,9 +163,9 @@ inline void product_tiles(const Matrix& m, const Activations& x, int num_tokens,
                           std::ptrdiff_t ahead) {
     constexpr int kBlockSweeps = (kBlock + kDotTokens - 1) / kDotTokens;
     const int rest_sweeps = (num_tokens % kBlock + kDotTokens - 1) / kDotTokens;
-    Request request{ahead, 0, static_cast<std::size_t>(num_tokens / kBlock * kBlockSweeps + rest_sweeps)};
+    Request request{ahead, 0, num_tokens / kBlock * kBlockSweeps + rest_sweeps};
     for (int block = 0; block < num_tokens; block += kBlock)  // scales lie by block, so no sweep goes beyond one
-        in_pieces<kDotTokens>(num_tokens - block < kBlock ? num_tokens - block : kBlock, 0, [&]<int kTokens>(int first) {
+        in_even_pieces<kDotTokens>(num_tokens - block < kBlock ? num_tokens - block : kBlock, [&]<int kTokens>(int first) {
             if (m.bits == 4)
                 product<4, kTokens, kTiles>(m, x, block + first, tile, out, request);
             else

@@ -140,6 +140,7 @@ def costs_of(target: Target) -> PassCosts:
         model.choice.dtype,
         model.choice.device,
         model.choice.kv_dtype,
+        model.choice.isa,
         threads,
         machine_facts(),
     ]
