@@ -107,7 +107,7 @@ struct Request {
 
 // The sums of kTokens tokens and kTiles tiles of kBits bits a weight over all groups.
 template <int kBits, int kTokens, int kTiles>
-FW_INLINE void add_groups(const Matrix& m, const Activations& x, int token, int tile, const Request& request, Floats (&totals)[kTokens][kTiles]) {
+FW_INLINE void add_groups(const Matrix& m, const Activations& x, int token, int tile, Request request, Floats (&totals)[kTokens][kTiles]) {
     const std::uint8_t* weights[kTiles];
     FW_UNROLL
     for (int j = 0; j < kTiles; ++j) weights[j] = m.tiles + (tile + j) * m.tile_bytes();
@@ -132,12 +132,12 @@ FW_INLINE void add_groups(const Matrix& m, const Activations& x, int token, int 
 
 // As a function of its own, so that nothing around it takes registers from its loops.
 template <int kBits, int kTokens>
-[[gnu::noinline]] void add_groups_apart(const Matrix& m, const Activations& x, int token, int tile, const Request& request, Floats (&totals)[kTokens][1]) {
+[[gnu::noinline]] void add_groups_apart(const Matrix& m, const Activations& x, int token, int tile, Request request, Floats (&totals)[kTokens][1]) {
     add_groups<kBits, kTokens, 1>(m, x, token, tile, request, totals);
 }
 
 template <int kBits, int kTokens, int kTiles>
-void product(const Matrix& m, const Activations& x, int token, int tile, const Output& out, const Request& request) {
+void product(const Matrix& m, const Activations& x, int token, int tile, const Output& out, Request request) {
     Floats totals[kTokens][kTiles];
     if constexpr (kOneTileAtATime) {
         for (int j = 0; j < kTiles; ++j) {
