@@ -1,16 +1,16 @@
 """Many requests through one target: admission, steps, release."""
 
 import logging
-import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
 
 from foreword.engine.idle import IdleRegions
 from foreword.engine.request import Request
+from foreword.engine.result import FinishReason
 from foreword.engine.stats import EngineStats
 from foreword.engine.step import StepParts, StepRecord, StepTimes, speculative_step
 from foreword.errors import CapacityError
@@ -25,8 +25,8 @@ _FIRST_ROWS = 512  # rows of a new cache region beyond the prompt; it grows when
 class Engine:
     """Runs requests side by side, each at its own pace, at most `batch_size` at a time.
 
-    A request's tokens do not depend on who shares the batch. Safe to call from several threads: each may step, and
-    finds its own requests advanced. The cache regions of the last `num_idle` finished requests wait for the
+    A request's tokens do not depend on who shares the batch. It belongs to one thread, which calls everything here:
+    that of `EngineLoop`, or a test's own. The cache regions of the last `num_idle` finished requests wait for the
     conversation to go on, unless their memory is needed.
 
     What goes wrong with one request ends that one, what goes wrong with a pass all that share it: `Request.error`.
@@ -42,21 +42,19 @@ class Engine:
         need = parts.drafter.need
         learns_from_all = (bool(need.taps) or need.hidden) and not need.can_miss
         self.idle = IdleRegions(parts.target.cache, 0 if learns_from_all else num_idle)
-        self.lock = threading.RLock()  # held while requests change
         self._torch_threads = TorchThreads(1 if parts.target.decoder.has_own_threads else None)
 
     def add(self, request: Request) -> None:
         """Queue a request."""
-        with self.lock:
-            if not request.is_finished:
-                self.waiting.append(request)
+        if not request.is_finished:
+            self.waiting.append(request)
 
     def step(self) -> StepRecord | None:
         """Admit what fits and run one pass; None when there is nothing to do.
 
-        Raises what ends a whole pass or keeps a request from starting, whoever's it is: see `advance`.
+        Raises what ends a whole pass or keeps a request from starting; those that it ends keep it as their `error`.
         """
-        with self.lock, self._torch_threads:
+        with self._torch_threads:
             self._admit()
             batch = self._select()
             if not batch:
@@ -78,28 +76,24 @@ class Engine:
                     self._release(request)
             return record
 
-    def advance(self, requests: Sequence[Request]) -> None:
-        """As `step`, for the owner of `requests`: raises what ended one of those, not what ended others alone."""
-        with self.lock:
-            concerned = [*self.waiting, *self.running]
-            try:
-                self.step()
-            except Exception as error:
-                if not any(request.error is error for request in concerned):
-                    raise  # or nobody would
-            for request in requests:
-                if request.error is not None:
-                    raise request.error
+    def abort(self, request: Request, reason: FinishReason = "abort") -> None:
+        """End a request before its time, and free what it holds."""
+        if request in self.waiting:
+            self.waiting.remove(request)
+        if not request.is_finished:
+            request.finish_reason = reason
+        if request in self.running:
+            self._release(request)
 
-    def abort(self, request: Request) -> None:
-        """End a request whose reader went away and free what it holds."""
-        with self.lock:
-            if request in self.waiting:
-                self.waiting.remove(request)
-            if not request.is_finished:
-                request.finish_reason = "abort"
-            if request in self.running:
-                self._release(request)
+    def fail(self, error: BaseException) -> None:
+        """End all requests for an error."""
+        requests = [*self.waiting, *self.running]
+        self.waiting.clear()
+        self._fail(requests, error)
+
+    def close(self) -> None:
+        """Free what is kept beside running requests."""
+        self.idle.clear()
 
     def _admit(self) -> None:
         while self.waiting and len(self.running) < self.batch_size:
