@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from foreword.engine.idle import IdleRegions
+from foreword.engine.metrics import EngineMetrics
 from foreword.engine.request import Request
 from foreword.engine.result import FinishReason
 from foreword.engine.stats import EngineStats
@@ -33,7 +34,7 @@ class Engine:
     """
 
     def __init__(self, parts: StepParts, batch_size: int = 8, num_idle: int = 0) -> None:
-        self.stats = EngineStats()
+        self.stats, self.metrics = EngineStats(), EngineMetrics()
         self.parts = self._watched(parts)
         self.batch_size = batch_size
         self.waiting: deque[Request] = deque()
@@ -68,6 +69,7 @@ class Engine:
                 stats.total_s += total_s
                 times = StepTimes(total_s, stats.draft_s - draft_s, stats.target_s - target_s)
                 self.parts.controller.observe(batch, record, times)
+                self.metrics.stepped(batch, record, self.parts.target.cache.num_bytes)
             except BaseException as error:
                 self._fail(batch, error)  # a failed pass leaves no half-known state behind
                 raise
@@ -78,10 +80,11 @@ class Engine:
 
     def abort(self, request: Request, reason: FinishReason = "abort") -> None:
         """End a request before its time, and free what it holds."""
-        if request in self.waiting:
-            self.waiting.remove(request)
         if not request.is_finished:
             request.finish_reason = reason
+        if request in self.waiting:
+            self.waiting.remove(request)
+            self.metrics.ended(request, has_started=False)
         if request in self.running:
             self._release(request)
 
@@ -102,6 +105,7 @@ class Engine:
             try:
                 self._give_region(request)
                 self.running.append(request)
+                self.metrics.started(request)
                 self.parts.drafter.start(request)
             except BaseException as error:
                 self._fail([request], error)
@@ -134,6 +138,7 @@ class Engine:
 
     def _release(self, request: Request) -> None:
         self.running.remove(request)
+        self.metrics.ended(request)
         self.parts.controller.forget(request)
         try:
             self.parts.drafter.stop(request)
@@ -151,6 +156,8 @@ class Engine:
             request.fail(error)
             if request in self.running:
                 self._release(request)
+            else:
+                self.metrics.ended(request, has_started=False)
 
     def _watched(self, parts: StepParts) -> StepParts:
         """The same parts, with the time spent in drafter and target counted, and room made for passes."""

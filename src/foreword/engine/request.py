@@ -80,7 +80,7 @@ class Request:
         self.finish_reason: FinishReason | None = "length" if self.remaining == 0 else None
         self.error: Exception | None = None  # what ended it before its time; its owner is told
         self.stats = RequestStats(prompt_tokens=self.prompt_len)
-        self.start_s = time.perf_counter()
+        self.arrived_s = self.start_s = time.perf_counter()  # of the call; of its admission, once it is admitted
         self.first_token_s = 0.0
 
     @property
