@@ -57,7 +57,7 @@ class Engine:
         """
         with self._torch_threads:
             self._admit()
-            batch = self._select()
+            batch = sorted(self.running, key=_reads_prompt)  # those that decode first
             if not batch:
                 return None
             start_s, stats = time.perf_counter(), self.stats
@@ -131,11 +131,6 @@ class Engine:
             self.idle.clear()
             return call(*args)
 
-    def _select(self) -> list[Request]:
-        """All decoding requests, and the first that is still reading its prompt."""
-        prefilling = [r for r in self.running if r.is_prefilling]
-        return [r for r in self.running if not r.is_prefilling] + prefilling[:1]
-
     def _release(self, request: Request) -> None:
         self.running.remove(request)
         self.metrics.ended(request)
@@ -173,6 +168,10 @@ class Engine:
                 commit=in_target(target.commit),
             ),
         )
+
+
+def _reads_prompt(request: Request) -> bool:
+    return request.is_prefilling
 
 
 class _Instead:
