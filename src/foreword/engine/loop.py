@@ -90,6 +90,7 @@ class EngineLoop:
             self._num_submitted += submission.num_requests
             self._notes.put(partial(self._receive, submission))
             if self._thread is None:
+                _close_at_exit()
                 # A new thread of torch does not know what was set in this one.
                 run = partial(self._run, torch.get_num_threads())
                 self._thread = threading.Thread(target=run, name="foreword-engine", daemon=True)
@@ -315,6 +316,14 @@ def _after_fork() -> None:
         loop._after_fork()
 
 
-atexit.register(_close_all)  # after the threads that the program waits for have ended, before the interpreter does
+def _close_at_exit() -> None:
+    """Close when the program ends: after the threads that it waits for, and before anything that passes need ends too.
+
+    What was registered last comes first, and the kernels, imported with the first model, register something themselves.
+    """
+    atexit.unregister(_close_all)
+    atexit.register(_close_all)
+
+
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_after_fork)
