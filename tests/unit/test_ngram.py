@@ -4,8 +4,7 @@ import random
 
 import pytest
 
-from foreword.config import DraftConfig
-from foreword.draft.lookup.ngram import NgramDrafter, NgramIndex
+from foreword.draft.lookup.ngram import NgramIndex, NgramOptions
 from foreword.errors import ConfigError
 from tests.support.counted import lines_run
 
@@ -73,6 +72,6 @@ def test_a_proposal_costs_the_same_in_a_long_text():
 
 def test_wrong_sizes_are_refused():
     with pytest.raises(ConfigError, match="prompt_lookup_min is 4 and prompt_lookup_max 3"):
-        NgramDrafter(DraftConfig(prompt_lookup_min=4))
-    with pytest.raises(ConfigError, match="prompt_lookup_min is 0; allowed: a whole number, 1 or above"):
-        NgramDrafter(DraftConfig(prompt_lookup_min=0))
+        NgramOptions(prompt_lookup_min=4)
+    with pytest.raises(ConfigError, match="prompt_lookup_min is 0; allowed: a whole number, 1 to 32"):
+        NgramOptions(prompt_lookup_min=0)

@@ -10,11 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from foreword.config import DraftConfig
 from foreword.draft.base import Plan
 from foreword.draft.lookup import past_outputs
 from foreword.draft.lookup.past_outputs import PastOutputs
-from foreword.draft.lookup.suffix import SuffixDrafter
+from foreword.draft.lookup.suffix import SuffixDrafter, SuffixOptions
 from foreword.draft.lookup.suffix_guess import GuessLimits, guess_after
 from foreword.draft.lookup.suffix_tree import Node, SuffixTree, Text
 from foreword.errors import ConfigError
@@ -175,7 +174,7 @@ def proposal(drafter, view, num_nodes=8):
 
 def past_drafter(**options) -> SuffixDrafter:
     config = {"suffix_decoding_max_cached_requests": 4, "suffix_decoding_max_cached_tokens": 1000, **options}
-    return SuffixDrafter(DraftConfig(method="suffix", **config), vocab_size=100)
+    return SuffixDrafter(SuffixOptions(**config), vocab_size=100)
 
 
 def finish(drafter, prompt, answer, request_id):
@@ -186,7 +185,7 @@ def finish(drafter, prompt, answer, request_id):
 
 
 def test_past_answers_are_a_source_only_where_asked():
-    for drafter, expected in ((past_drafter(), [12, 13, 14]), (SuffixDrafter(DraftConfig(), 100), [])):
+    for drafter, expected in ((past_drafter(), [12, 13, 14]), (SuffixDrafter(SuffixOptions(), 100), [])):
         finish(drafter, [1, 2], [10, 11, 12, 13, 14], 0)
         view = View([50, 10, 11], 1)
         drafter.start(view)
@@ -345,7 +344,7 @@ def test_a_file_that_cannot_be_read_is_refused(tmp_path):
 
 def test_a_file_without_memory_is_refused():
     with pytest.raises(ConfigError, match="suffix_decoding_max_cached_requests is 0"):
-        SuffixDrafter(DraftConfig(suffix_decoding_file="past.jsonl"), 100)
+        SuffixOptions(suffix_decoding_file="past.jsonl")
 
 
 def test_a_draft_costs_no_more_in_a_longer_text():
@@ -355,7 +354,7 @@ def test_a_draft_costs_no_more_in_a_longer_text():
     tokens = [token for _ in range(800) for token in rng.choice(words)]
     lines = []
     for length in (400, 2800):
-        drafter, view, num_drafted = SuffixDrafter(DraftConfig(), 5000), View(tokens[:length]), 0
+        drafter, view, num_drafted = SuffixDrafter(SuffixOptions(), 5000), View(tokens[:length]), 0
         drafter.start(view)
         proposal(drafter, view)
 

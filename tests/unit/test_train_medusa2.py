@@ -349,7 +349,7 @@ def test_a_bench_says_that_the_target_is_tuned(tuned, tmp_path):
     assert cell.label == "medusa2 (tuned target)"
     loaded = LLM(tuned, "medusa2", runtime="torch", dtype="float32", cache_dir=tmp_path)
     facts = method_facts(loaded)
-    assert (facts["needs"], facts["fits"]) == ("a tuned target", "is another target: other words")
+    assert (facts["needs"], facts["fits"]) == ("a tuned target", "a different model: different output")
     assert facts["training_s"] == 7.5
     assert facts["weight_bytes"] == (tuned / "medusa" / "model.safetensors").stat().st_size
 

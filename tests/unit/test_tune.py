@@ -7,7 +7,7 @@ import pytest
 
 from foreword.checkpoint.pairing import Pairing
 from foreword.cli.main import main
-from foreword.config import DraftConfig
+from foreword.draft.draft_config import DraftConfig
 from foreword.engine.llm import LLM
 from foreword.engine.profile_file import read_profile
 from foreword.engine.stats import RequestStats
@@ -22,8 +22,8 @@ from foreword.tune.search import LEAST_PAIRS, Outcome, Search, pays
 
 def test_names_of_candidates():
     merged = candidate("suffix+recycling")
-    assert merged.config == DraftConfig(method="suffix,recycling", cascade_merge=True)
-    assert candidate("eagle3=some+folder").config.model == "some+folder"
+    assert merged.config == DraftConfig(method="suffix,recycling", options={"cascade_merge": True})
+    assert candidate("eagle3=some+folder").config.path == "some+folder"
     assert candidate("auto").policy == "adaptive"
     assert [c.name for c in parse_candidates("suffix, ngram,none")] == ["suffix", "ngram"]
     assert [c.name for c in default_candidates(None, ["x/small.gguf"])][-1] == "draft_model=small.gguf"
@@ -296,10 +296,10 @@ def test_paths_of_a_profile_hold_in_every_folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "e3").mkdir()
     for config, method, path in (
-        (DraftConfig(method="eagle3", model="e3"), "eagle3", str(tmp_path / "e3")),
+        (DraftConfig(method="eagle3", path="e3"), "eagle3", str(tmp_path / "e3")),
         (DraftConfig(method="suffix,eagle3=e3"), f"suffix,eagle3={tmp_path / 'e3'}", None),
-        (DraftConfig(method="eagle3", model="owner/name"), "eagle3", "owner/name"),
+        (DraftConfig(method="eagle3", path="owner/name"), "eagle3", "owner/name"),
     ):
         arm = SimpleNamespace(llm=SimpleNamespace(config=config), num_nodes=5)
         found = winner_config(arm)
-        assert (found.method, found.model, found.num_speculative_tokens) == (method, path, 5)
+        assert (found.method, found.path, found.num_speculative_tokens) == (method, path, 5)

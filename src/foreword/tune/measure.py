@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 
 from foreword.bench.fidelity import LOGIT_TOLERANCE, explain_difference
 from foreword.bench.intervals import Ratio, ratio_of
-from foreword.config import DraftConfig
+from foreword.draft.draft_config import DraftConfig
 from foreword.engine.llm import LLM
 from foreword.engine.result import Result
 from foreword.sampling.drafting_params import DraftingParams
@@ -63,8 +63,7 @@ class Arm:
 
 def remembers(config: DraftConfig) -> bool:
     """Whether a drafter carries over from one request to the next what it has seen."""
-    recycles = "recycling" in config.method.split(",") and not config.recycling_per_request
-    return recycles or config.suffix_decoding_max_cached_requests > 0
+    return any(member.type.remembers(member.options) for member in config.members)
 
 
 class Bench:

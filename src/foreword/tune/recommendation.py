@@ -5,9 +5,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from foreword.config import DraftConfig
+from foreword.draft.draft_config import DraftConfig
+from foreword.draft.names import parse_method
 from foreword.engine.machine_key import machine_key
-from foreword.engine.profile_file import Profile, model_facts, settings_of
+from foreword.engine.profile_file import Profile, model_facts
 from foreword.tune.draft_model_fit import PairFacts
 from foreword.tune.measure import Arm
 from foreword.tune.search import Outcome, doubt
@@ -25,7 +26,7 @@ def profile_of(outcome: Outcome) -> Profile:
         dtype=model.choice.dtype,
         kv_dtype=model.choice.kv_dtype,
         threads=getattr(model.runtime, "threads", None),
-        drafter=settings_of(config),
+        drafter=config.settings,
         policy="fixed" if winner is None else winner.candidate.policy,
         measured=({} if winner is None else arm_facts(winner)) | {"plain_tok_per_s": plain_tok_per_s(outcome)},
     )
@@ -34,11 +35,11 @@ def profile_of(outcome: Outcome) -> Profile:
 def winner_config(arm: Arm) -> DraftConfig:
     """Its settings, the number of nodes included; files by paths that hold in every folder."""
     config = arm.llm.config
-    parts = [part.partition("=") for part in config.method.split(",")]
+    parts = parse_method(config.method)
     return replace(
         config,
-        method=",".join(f"{name}{equals}{_absolute(path)}" for name, equals, path in parts),
-        model=None if config.model is None else _absolute(config.model),
+        method=",".join(name if path is None else f"{name}={_absolute(path)}" for name, path in parts),
+        path=None if config.path is None else _absolute(config.path),
         num_speculative_tokens=arm.num_nodes,
     )
 

@@ -171,9 +171,9 @@ class Search:
 
     def _look_at_pairs(self, candidates: Sequence[Candidate]) -> None:
         for candidate in candidates:
-            if candidate.config.method == "draft_model" and candidate.config.model is not None:
+            if candidate.config.method == "draft_model" and candidate.config.path is not None:
                 try:
-                    facts = look_at_pair(self.bench.model, candidate.config.model)
+                    facts = look_at_pair(self.bench.model, candidate.config.path)
                 except ForewordError:
                     continue  # building the arm fails with the same words, and says them
                 self.outcome.pairs[candidate.name] = facts

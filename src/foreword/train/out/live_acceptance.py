@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from foreword.config import DraftConfig
+from foreword.draft.draft_config import DraftConfig
 from foreword.draft.heads.medusa2 import METHOD as TUNED
 from foreword.engine.llm import LLM, LoadedModel
 from foreword.errors import ForewordError
@@ -36,7 +36,7 @@ def verified_tokens_per_step(
     deadline_s = clock() + limit_s
     try:
         llm = LLM(
-            drafted_for(model, drafter, folder), DraftConfig(method=drafter, model=str(folder)), batch_size=_TOGETHER
+            drafted_for(model, drafter, folder), DraftConfig(method=drafter, path=str(folder)), batch_size=_TOGETHER
         )
         results = []
         for start in range(0, len(prompts), _TOGETHER):

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from foreword.config import DraftConfig
+from foreword.draft.draft_config import DraftConfig
 from foreword.engine.llm import LLM, LoadedModel
 from foreword.errors import ForewordError
 from foreword.sampling.params import SamplingParams
@@ -43,7 +43,7 @@ def measure_speeds(
         model = drafted_for(model, drafter, folder)
         llms = [
             LLM(model, "none", batch_size=1),
-            LLM(model, DraftConfig(method=drafter, model=str(folder)), batch_size=1),
+            LLM(model, DraftConfig(method=drafter, path=str(folder)), batch_size=1),
         ]
     except ForewordError:
         return None  # the last measurement has said why
