@@ -12,9 +12,9 @@ from foreword.checkpoint.gguf_header import TENSOR_TYPES, GgufTensor, read_gguf_
 from foreword.checkpoint.gguf_spec import ROPE_FREQS, architecture_of, spec_from_gguf, with_rope_freqs
 from foreword.checkpoint.inventory import check_inventory
 from foreword.checkpoint.name_map import GGUF_IGNORED, GGUF_NAMES
-from foreword.checkpoint.progress import Report, silent
 from foreword.checkpoint.weights import Weights
 from foreword.errors import CheckpointError, UnsupportedModelError
+from foreword.progress import Report, silent
 
 if TYPE_CHECKING:
     from torch import Tensor

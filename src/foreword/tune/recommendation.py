@@ -110,11 +110,17 @@ def answer(outcome: Outcome, profile_path: str | None) -> str:
             f"same words in all of {len(winner.results)} answers.{use}"
         )
     best = next((arm for arm in outcome.arms if arm.fault is None and arm.pairs), None)
+    if best is None and any(arm.fault is None for arm in outcome.arms):
+        return (
+            f"Too little to tell: no answer ended in {outcome.seconds:.0f} s that could be compared. Give a longer --time-budget or "
+            "fewer --max-tokens. Decode plainly (--drafter none) until then."
+        )
     if best is None:
         return "No: nothing could be measured that says the same words; decode plainly (--drafter none)."
     comes_to = f"{best.candidate.label}, comes to {best.speed.value:.2f} times plain decoding{_interval(best)}"
     too = "; the profile says so too" if use else ""
-    if (reason := doubt(best)) is not None:
+    cut = "the time was over before the best were timed against each other" if outcome.is_cut else None
+    if (reason := cut or doubt(best)) is not None:
         return (
             f"Too little to tell: the best, {comes_to}, but {reason}. Give more prompts (--prompts) or a longer --time-budget, and let "
             f"nothing else run. Decode plainly (--drafter none) until then{too}."

@@ -146,8 +146,8 @@ def run_facts(settings: TrainSettings) -> RunFacts:
     return RunFacts({"num_layers": settings.num_layers}, told)
 
 
-def make(target: TargetTables, store: FeatureStore, settings: TrainSettings, resume: Path) -> DraftModel:
-    """One that has learnt nothing yet."""
+def check(target: TargetTables, settings: TrainSettings) -> None:
+    """`ConfigError` where the target has too few layers, or no files."""
     num_layers = target.spec.num_layers
     if settings.num_layers >= num_layers:
         raise ConfigError(
@@ -155,6 +155,12 @@ def make(target: TargetTables, store: FeatureStore, settings: TrainSettings, res
         )
     if target.weights is None:
         raise ConfigError("a draft model starts from the target's layers; load the target from its folder or file")
+
+
+def make(target: TargetTables, store: FeatureStore, settings: TrainSettings, resume: Path) -> DraftModel:
+    """One that has learnt nothing yet."""
+    check(target, settings)
+    assert target.weights is not None
     vocab_ids = drafted_vocab(target, store, settings, resume)
     net = DraftModelNet(target.spec, settings.num_layers)
     net.initialise(target.weights)
