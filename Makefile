@@ -1,11 +1,12 @@
 # Everything foreword needs is installed in .venv; nothing outside this folder is changed but the user's cache of models.
 #
-#   make demo    same tokens, faster               make check       lint, formatting, types, workflow files
-#   make test    the default tests                 make format      format and fix the code
-#   make install only set up .venv                 make docs        the documentation site, in build/site
-#   make soak    100,000 tokens, none may differ   make check-kernels   the kernels under sanitizers
-#   make fuzz    2,000 random combinations         make clean       delete .venv and caches
-#                of options and drafters           make wheels      the three wheels, in dist
+#   make demo    same tokens, faster                make check       lint, formatting, types, workflow files
+#   make test    the tests (test-slow: the rest)    make format      format and fix the code
+#   make install only set up .venv                  make docs        the documentation site, in build/site
+#   make soak    100,000 tokens, none may differ    make wheels      the three wheels, in dist
+#   make fuzz    5,000 random combinations          make check-kernels   the kernels under sanitizers
+#                of models, options, drafters,      make clean       delete .venv and caches
+#                callers
 #
 # Another Python: make PYTHON=python3.12 demo
 
@@ -16,7 +17,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 KERNEL_SOURCES := $(shell find kernels -name build -prune -o -type f -print 2>/dev/null)
 PROGRESS := sh tools/progress.sh 10
 
-.PHONY: help install demo test check docs wheels check-kernels soak fuzz format constraints clean
+.PHONY: help install demo test test-slow check docs wheels check-kernels soak fuzz format constraints clean
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -56,7 +57,11 @@ demo: install
 	@$(BIN)/foreword demo
 
 test: install
-	@$(BIN)/python -m pytest
+	@$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadscope
+
+# Also the tests that the default run leaves out: whole cross products, long texts. Some ten minutes more.
+test-slow: install
+	@$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadscope -m slow
 
 check: install
 	@$(BIN)/ruff check .
@@ -78,7 +83,7 @@ wheels: install
 soak: install
 	@$(BIN)/python -m foreword.bench.soak
 
-# 2,000 random combinations of prompts, options, drafters and batches against plain decoding. Some ten minutes.
+# 5,000 random combinations of models, prompts, options, drafters, batches and callers against plain decoding. An hour.
 fuzz: install
 	@$(BIN)/python -m benchmarks.fuzz
 
