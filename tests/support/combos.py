@@ -133,7 +133,7 @@ draft model or an EAGLE network of any width samples its tokens and drafts a cha
 All sampling options, grammars, `n`, log-probabilities, stop strings, streams, policies (`fixed`,
 `history`, `adaptive`), prefill chunks and per-request drafting can be combined with every row: none of
 them changes a cell above. `tests/equivalence/test_fuzz.py` runs random combinations of them, `make
-fuzz` 2,000.
+fuzz` 5,000.
 """
 
 
