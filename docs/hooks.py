@@ -13,7 +13,7 @@ from typing import Any
 from mkdocs.structure.files import File, Files
 
 ROOT = Path(__file__).parents[1]
-CLI_PAGE = "reference/cli.md"
+CLI_PAGE, API_PAGE = "reference/cli.md", "reference/api.md"
 ROOT_PAGES = {"changelog.md": "CHANGELOG.md", "contributing.md": "CONTRIBUTING.md", "references.md": "REFERENCES.md"}
 _LINK = re.compile(r"\[([^\]]+)\]\(([^)\s]+)\)")
 
@@ -29,6 +29,8 @@ def on_files(files: Files, config: Any) -> Files:
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     """Links that leave docs/ go to a generated page where there is one; the others keep their text alone."""
+    if page.file.src_uri == API_PAGE:
+        markdown += other_exports(markdown)
     folder = posixpath.dirname(page.file.src_uri)
     return _LINK.sub(lambda link: _inside(link, folder), markdown)
 
@@ -38,6 +40,16 @@ def cli_reference() -> str:
     command = [sys.executable, "-m", "typer", "foreword.cli.main", "utils", "docs", "--name", "foreword"]
     done = subprocess.run([*command, "--title", "Command line"], cwd=ROOT, capture_output=True, text=True, check=True)
     return done.stdout.replace("$ foreword", "foreword").replace("```console", "```sh")
+
+
+def other_exports(markdown: str) -> str:
+    """Sections for what foreword exports and the page does not place by hand, so that none is ever missing."""
+    import foreword
+
+    placed = {name.rpartition(".")[2] for name in re.findall(r"^::: (\S+)$", markdown, re.MULTILINE)}
+    missing = [name for name in foreword.__all__ if name not in placed and not name.startswith("__")]
+    missing = [name for name in missing if "errors" not in placed or foreword._HOMES[name] != "foreword.errors"]
+    return "\n\n## Other types\n" + "".join(f"\n::: foreword.{name}\n" for name in missing) if missing else ""
 
 
 def _from_docs(link: re.Match[str]) -> str:

@@ -62,6 +62,20 @@ def test_the_reference_of_the_command_line_has_every_command_and_option():
         ), name
 
 
+def test_every_export_has_a_section_in_the_reference(monkeypatch):
+    import foreword
+
+    page = (DOCS / "reference" / "api.md").read_text(encoding="utf-8")
+    monkeypatch.setattr(foreword, "__all__", [*foreword.__all__, "Later"])
+    monkeypatch.setitem(foreword._HOMES, "Later", "foreword.later")
+    whole = page + hooks().other_exports(page)
+    for name, home in foreword._HOMES.items():
+        assert home == "foreword.errors" or re.search(rf"^::: foreword\S*\.{name}$", whole, re.MULTILINE), name
+    assert "::: foreword.Later\n" in whole
+    assert whole.count(".LLM\n") == 1
+    assert "::: foreword.errors\n" in whole
+
+
 def test_links_out_of_the_docs_become_pages_or_text():
     inside = hooks()._inside
     link = re.compile(r"\[([^\]]+)\]\(([^)\s]+)\)")
