@@ -10,9 +10,10 @@ import pytest
 from foreword.adapt import timing
 from foreword.adapt.acceptance import Calibration, RequestAcceptance, judged_edges, reach_probs, stated_edges
 from foreword.adapt.budget import SlowdownBudget, charges
-from foreword.adapt.controller import AdaptiveController, choose_nodes
+from foreword.adapt.controller import AdaptiveController
 from foreword.adapt.cost_model import PassCosts
 from foreword.adapt.history import HistoryController
+from foreword.adapt.selection import choose_nodes
 from foreword.adapt.timing import VERSION, WIDTHS, kept_costs, measure_costs
 from foreword.engine.step import StepRecord
 from foreword.engine.step_clock import StepTimes
@@ -166,14 +167,16 @@ def test_the_choice_is_the_best_of_all():
             chances.append(own)
         first, contexts = [1] * len(chances), [100] * len(chances)
         rate = rng.uniform(60, 300)
-        choice = choose_nodes(chances, first, contexts, costs(), rate)
-        gain = choice.expected / rate - choice.added_s
+        chosen = choose_nodes(chances, first, contexts, costs(), rate)
+        sizes = [1 + len(nodes) for nodes in chosen]
+        expected = sum(own[node] for own, nodes in zip(chances, chosen, strict=True) for node in nodes)
+        gain = expected / rate - costs().seconds(sizes, contexts) + costs().seconds(first, contexts)
         assert gain == pytest.approx(brute_force(chances, first, contexts, costs(), rate), abs=1e-12)
 
 
 def test_nothing_is_kept_that_does_not_pay():
-    assert choose_nodes([[1.0, 0.01, 0.01]], [1], [0], costs(), 100.0).nodes == [[]]
-    assert choose_nodes([[1.0, 0.9, 0.8]], [1], [0], costs(), 100.0).nodes == [[1, 2]]
+    assert choose_nodes([[1.0, 0.01, 0.01]], [1], [0], costs(), 100.0) == [[]]
+    assert choose_nodes([[1.0, 0.9, 0.8]], [1], [0], costs(), 100.0) == [[1, 2]]
 
 
 def test_charges_of_a_batch_add_up_and_fall_on_who_drafted():
@@ -217,8 +220,8 @@ def test_of_what_was_saved_only_some_is_there_to_be_tried_with():
 
 def test_no_draft_costs_more_than_may_be_lost():
     chances = [[1.0, 0.99, 0.98, 0.97, 0.96]]
-    assert choose_nodes(chances, [1], [0], costs(), 100.0, most_added_s=1.2 * MS).nodes == [[1, 2, 3]]
-    assert choose_nodes(chances, [1], [0], costs(), 100.0, most_added_s=0.1 * MS).nodes == [[]]
+    assert choose_nodes(chances, [1], [0], costs(), 100.0, most_added_s=1.2 * MS) == [[1, 2, 3]]
+    assert choose_nodes(chances, [1], [0], costs(), 100.0, most_added_s=0.1 * MS) == [[]]
 
 
 class FakeRequest(SimpleNamespace):

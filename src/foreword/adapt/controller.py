@@ -16,6 +16,7 @@ from foreword.adapt.acceptance import Calibration, judged_edges, reach_probs
 from foreword.adapt.budget import GRACE, HORIZON, SHARE, RequestState, SlowdownBudget, charges
 from foreword.adapt.cost_model import PassCosts, StepCosts
 from foreword.adapt.plan_cache import MOST_OFF, MOST_ON, PastStep, PlanCache
+from foreword.adapt.selection import NOTHING, choose_nodes, nodes_to_read
 from foreword.adapt.timing import costs_of
 from foreword.draft.base import Plan
 from foreword.draft.kinds import is_looked_up, needs_to_see, num_looked_up, reads_near
@@ -25,7 +26,6 @@ from foreword.engine.step import StepRecord, StepTimes
 from foreword.target.target import Target
 from foreword.tree.draft_tree import DraftTree
 
-_PROBE_NODES = 3
 _STAKE = 0.5  # of a request's budget, in one pass: whoever stakes all of it is out after one wrong tree
 _NEAR = 64  # tokens that a drafter reads for its first guess which looks at what is near
 _REMEMBER = 0.97  # of the speed-up: some thirty steps count
@@ -33,7 +33,6 @@ _STALL = 0.1  # of a plain pass: planning that takes more was held up, by a coll
 _PAYS = 1.03  # times plain decoding, lately: then all that is proposed is read
 _READING = "off for this pass: it reads another request's prompt"
 _OVERDRAWN = "off: drafting has cost this request more than its slowdown budget"
-_NOTHING = "nothing to propose"
 _ALL = f"drafting pays: all that is proposed is read, for {MOST_ON} steps"
 _LOOKUPS = "lookups only: the time of a drafter that runs a model does not come back"
 
@@ -123,12 +122,11 @@ class AdaptiveController:
         contexts, num_known = [request.kv_len for request in requests], [tree.num_known for tree in trees]
         plain_rate = len(requests) / (self.costs.seconds(num_known, contexts) + self.steps.host_s)
         most_added_s = sum(map(self._stake_s, requests)) / len(requests)
-        chosen = choose_nodes(
-            probs, num_known, contexts, self.costs, plain_rate * max(1.0, self.speedup), most_added_s
-        ).nodes
+        rate = plain_rate * max(1.0, self.speedup)
+        chosen = choose_nodes(probs, num_known, contexts, self.costs, rate, most_added_s)
         fitted_plans, fitted = [], []
         for request, plan, tree, nodes, own in zip(requests, plans, trees, chosen, probs, strict=True):
-            keep, reason = self._kept(request, tree, nodes, own)
+            keep, reason = nodes_to_read(tree, nodes, own, self.state(request).retry)
             fitted.append(tree if len(keep) == tree.num_drafted else tree.subset([*range(tree.num_known), *keep]))
             fitted_plans.append(_because(plan, reason) if plan.num_nodes else plan)
         return fitted_plans, fitted
@@ -196,7 +194,7 @@ class AdaptiveController:
             earned_s = SHARE * self.costs.seconds([request.num_unread], [request.kv_len])  # by a plain step
             return _off(plan, _OVERDRAWN), min(1 + int(-left_s / earned_s), MOST_OFF)
         model = state.model
-        model_is_off = not model.pays and not model.retry.is_due and self.steps.drafter_counts
+        model_is_off = not model.pays and not model.retry.is_due
         if model_is_off and num_lookups == 0:
             reason = f"off: the drafter's time does not come back; retrying every {model.retry.num_steps} steps"
             return _off(plan, reason), min(model.retry.num_left, MOST_OFF)
@@ -235,25 +233,6 @@ class AdaptiveController:
         """What a request's drafts may add to this pass: half of its budget, but one node where it has as much."""
         left_s = self._left_s(request)
         return min(left_s, max(_STAKE * left_s, self.costs.added(request.num_unread, 1, request.kv_len)))
-
-    def _kept(self, request: Request, tree: DraftTree, nodes: list[int], probs: list[float]) -> tuple[list[int], str]:
-        """Drafted nodes to be read, and why: all where leaving some out would bend a law or break a method."""
-        drafted = range(tree.num_known, tree.num_nodes)
-        if not drafted:
-            return [], _NOTHING
-        if tree.has_drawn_nodes or (tree.accept_probs is None and not tree.is_chain):
-            return list(drafted), f"all {len(drafted)} nodes: the rule or the method takes this proposal whole"
-        fixed = [node for node in drafted if tree.accept_probs is not None and tree.accept_probs[node] == 0.0]
-        if nodes:
-            expected = sum(probs[node] for node in nodes)
-            reason = f"{len(nodes)} of {len(drafted) - len(fixed)} nodes pay: {expected:.1f} more tokens expected"
-            return sorted({*nodes, *fixed}), reason
-        guesses = sorted((node for node in drafted if node not in fixed), key=lambda node: (-probs[node], node))
-        retry = self.state(request).retry
-        if guesses and retry.is_due:
-            return sorted({*guesses[:_PROBE_NODES], *fixed}), f"a retry after {retry.num_skipped} steps without drafts"
-        best = probs[guesses[0]] if guesses else 0.0
-        return fixed, f"no node pays: the best of {len(guesses)} is accepted with probability {best:.0%}"
 
     def _judge(self, requests: Sequence[Request], record: StepRecord) -> None:
         """What became of the drafted nodes corrects their probabilities."""
@@ -295,67 +274,8 @@ class AdaptiveController:
             state.count(tree.num_drafted, plan.num_nodes > 0, own_time, saved_s[i], could_guess[i])
 
 
-@dataclass(frozen=True)
-class Choice:
-    """Nodes kept of each request (ascending; drafted ones only), what they bring and what they cost."""
-
-    nodes: list[list[int]]
-    expected: float  # accepted tokens
-    added_s: float
-
-
-def choose_nodes(
-    probs: Sequence[Sequence[float]],
-    num_known: Sequence[int],
-    contexts: Sequence[int],
-    costs: PassCosts,
-    rate: float,
-    most_added_s: float = math.inf,
-) -> Choice:
-    """The drafted nodes whose marginal gain is above their marginal cost.
-
-    A token is worth the time that it takes now, 1 / rate. Nodes are taken in the order of their probability of being reached (a
-    parent never after its child), over all requests of the pass, and the prefix with the largest
-
-        sum of probabilities / rate - added time of the pass
-
-    is kept: that is the choice with which the rate itself, tokens over time, is highest [dinkelbach67].
-
-    Args:
-        probs: for each request, the probability that each of its nodes is reached; never above the parent's.
-        num_known: for each request, its known nodes.
-        contexts: committed tokens of each.
-        costs: of this machine.
-        rate: tokens per second that are reached without these nodes, all requests together.
-        most_added_s: what the nodes may add to the pass, whatever they promise.
-    """
-    pool = sorted(
-        (-prob, node, request)
-        for request, (own, first) in enumerate(zip(probs, num_known, strict=True))
-        for node, prob in enumerate(own)
-        if node >= first and prob > 0
-    )
-    sizes = list(num_known)
-    plain_s = costs.seconds(sizes, contexts)
-    expected = best_gain = best_expected = best_added = 0.0
-    best_count = 0
-    for count, (negative, _, request) in enumerate(pool, 1):
-        expected -= negative
-        sizes[request] += 1
-        added_s = costs.seconds(sizes, contexts) - plain_s
-        if added_s > most_added_s:
-            break
-        gain = expected / rate - added_s
-        if gain > best_gain:
-            best_gain, best_count, best_expected, best_added = gain, count, expected, added_s
-    nodes: list[list[int]] = [[] for _ in probs]
-    for _, node, request in pool[:best_count]:
-        nodes[request].append(node)
-    return Choice([sorted(own) for own in nodes], best_expected, best_added)
-
-
 def _nothing(plan: Plan) -> str:
-    return f"{_NOTHING}; {plan.reason}" if plan.first_drafters else _NOTHING
+    return f"{NOTHING}; {plan.reason}" if plan.first_drafters else NOTHING
 
 
 def _off(plan: Plan, reason: str) -> Plan:

@@ -16,7 +16,6 @@ _FOLLOW, _CORRECT = 0.08, 0.03  # how fast the common factor and each width's ow
 _TABLE_LEN = 129  # widths looked up, since a choice asks for every one of its nodes; wider passes are computed
 _TABULATE_EVERY = 32  # passes
 _SMOOTH = 0.1  # of smoothed figures, what a step counts
-_FADE = 0.01  # of the time of a drafter that runs a model, what a step counts in which lookups alone were asked
 _CHEAP = 0.08  # of a plain step: a drafter that takes less is worth asking wherever its nodes may pay
 _UNKNOWN = 0.005  # of a plain pass a token: what reading a text is thought to take a drafter before it is known
 _PASSES = 5  # with drafted nodes: enough for a median that one stall does not move
@@ -90,18 +89,11 @@ class StepCosts:
         self.passes = passes
         self.host_s = 0.0  # of a plain step, beside drafter and target; smoothed
         self._drafted_host_s = 0.0  # of one with drafts
-        self.question_s = 0.0  # of asking the drafter, smoothed
-        self._first_s = (
-            0.0  # of a request's first question to a drafter that runs a model, for each token that it reads
-        )
+        self.question_s = 0.0  # of asking drafters that run a model, smoothed
+        self._first_s = 0.0  # of a request's first such question, per token that is read for it
         self._num_cheap = 0  # questions to all drafters that took next to no time
         # Of the last passes with drafted nodes: what they took over what they should have.
         self._ratios: deque[float] = deque(maxlen=_PASSES)
-
-    @property
-    def drafter_counts(self) -> bool:
-        """Whether the drafter's own time has to come back; where it is next to nothing, only its nodes have to pay."""
-        return self.question_s > _CHEAP * self.passes.seconds([1], [0])
 
     def first_question_s(self, num_tokens: int, plain_pass_s: float) -> float:
         """A request's first question to a drafter that reads so many tokens of its text for that."""
@@ -140,8 +132,8 @@ class StepCosts:
         self._num_cheap += asked_all and not ran_model
         if num_first_tokens:
             self._first_s = draft_s / num_first_tokens
-        else:
-            self.question_s += (_SMOOTH if ran_model else _FADE) * (draft_s - self.question_s)
+        elif ran_model:
+            self.question_s += _SMOOTH * (draft_s - self.question_s)
 
     def takes_a_models_time(self, draft_s: float, plain_s: float) -> bool:
         """Whether drafters took so long, in a step that would take so long without them."""
