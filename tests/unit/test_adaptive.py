@@ -414,12 +414,12 @@ def test_reasons_are_in_words():
 @pytest.mark.parametrize(
     ("drafter", "grows"), [("suffix,eagle3=x", False), ("medusa", False), ("suffix,draft_model=x", True)]
 )
-def test_a_first_question_is_as_dear_as_what_is_read_for_it(drafter, grows):
+def test_a_first_proposal_costs_what_is_read_for_it(drafter, grows):
     """A draft model reads the whole text, a layer on the target's states what is near."""
     controller = AdaptiveController(costs(), 8, drafter)
     short, long = FakeRequest.make(1), FakeRequest.make(2)
     long.kv_len = 5000
-    asked = [controller._question_s(request) for request in (short, long)]
+    asked = [controller._proposal_s(request) for request in (short, long)]
     assert asked[0] > 0
     assert (asked[1] > 10 * asked[0]) == grows
     if not grows:

@@ -308,8 +308,8 @@ def test_the_interval_of_a_ratio_covers_it():
 class Seeing(BaseDrafter):
     """Reads the target's states: it can guess only after a pass that it has seen. Its guesses are good in the end."""
 
-    def __init__(self, script, num_vain) -> None:
-        self.script, self.num_vain, self.asked, self._seen = script, num_vain, [], -1
+    def __init__(self, script, num_useless) -> None:
+        self.script, self.num_useless, self.asked, self._seen = script, num_useless, [], -1
         self.need, self.name = DraftNeed(hidden=False, can_miss=True), "eagle3"
 
     def start(self, request): ...
@@ -326,7 +326,7 @@ class Seeing(BaseDrafter):
             return [DraftTree.chain(known)]
         self.asked.append(can_guess := self._seen == len(request.token_ids))
         num_done = len(request.token_ids)
-        if not can_guess or len(self.asked) <= self.num_vain:
+        if not can_guess or len(self.asked) <= self.num_useless:
             return [DraftTree.chain(known)]
         return [DraftTree.chain(known, [self.script[(num_done - 1 + i) % len(self.script)] for i in range(3)])]
 
@@ -336,7 +336,7 @@ def test_who_needs_to_see_a_pass_is_asked_again_after_it():
     script = [3, 1, 4, 1, 5, 9, 2, 6]
     clock = Clock()
     controller = AdaptiveController(costs(), NUM_NODES, "eagle3")
-    drafter = Seeing(script, num_vain=20)
+    drafter = Seeing(script, num_useless=20)
     parts = StepParts(controller, drafter, TimedTarget(ScriptDecoder(script, VOCAB), clock, 1), Matching())
     engine = Engine(parts, 1, now_s=clock.perf_counter)
     (request,) = run(engine, prompts(1, 8), ask(1, 200))

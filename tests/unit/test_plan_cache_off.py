@@ -12,7 +12,7 @@ from tests.unit.test_adaptive import MS, FakeRequest, costs
 
 
 def plain_step(controller, requests, target_s=10 * MS, host_s=1 * MS, draft_s=0.0, **planning):
-    """A step in which nothing comes of the questions; returns the plans."""
+    """A step in which nothing is proposed; returns the plans."""
     plans = controller.plan(requests)
     trees = [DraftTree.chain([1]) for _ in requests]
     plans, trees = controller.fit(requests, plans, trees)
@@ -28,15 +28,15 @@ def asked(plans):
     return any(plan.num_nodes for plan in plans)
 
 
-def test_questions_in_vain_become_rare_but_never_stop():
+def test_a_drafter_that_proposes_nothing_is_asked_rarely_but_goes_on_being_asked():
     controller, request = AdaptiveController(costs(), 8, "toy"), FakeRequest.make()
-    questions = [asked(plain_step(controller, [request])) for _ in range(400)]
-    assert all(questions[:8])
-    assert sum(questions[8:16]) == pytest.approx(4, abs=1)
-    late = questions[200:]
+    were_asked = [asked(plain_step(controller, [request])) for _ in range(400)]
+    assert all(were_asked[:8])
+    assert sum(were_asked[8:16]) == pytest.approx(4, abs=1)
+    late = were_asked[200:]
     assert 0.15 < sum(late) / len(late) < 0.25
     assert (
-        "nothing was worth reading"
+        "was worth reading"
         in next(p for p in (plain_step(controller, [request]) for _ in range(9)) if not asked(p))[0].reason
     )
 
@@ -86,16 +86,16 @@ def test_a_stall_is_no_new_cost():
 
 def test_company_does_not_shorten_what_a_request_skips():
     controller = AdaptiveController(costs(), 8, "toy")
-    vain, busy = FakeRequest.make(0), FakeRequest.make(1)
+    idle, busy = FakeRequest.make(0), FakeRequest.make(1)
     num_asked = 0
     for _ in range(300):
-        controller.state(busy).num_vain = controller.state(busy).num_to_skip = 0  # as if its drafts were read
-        num_asked += plain_step(controller, [vain, busy])[0].num_nodes > 0
+        controller.state(busy).num_useless = controller.state(busy).num_to_skip = 0  # as if its drafts were read
+        num_asked += plain_step(controller, [idle, busy])[0].num_nodes > 0
     assert num_asked < 100
 
 
 def model_step(controller, requests, draft_s):
-    """A step in which all are asked, in vain, and the drafters take so long."""
+    """A step in which all are asked, nothing is proposed, and the drafters take so long."""
     plans = controller.plan(requests)
     trees = [DraftTree.chain([1]) for _ in requests]
     plans, trees = controller.fit(requests, plans, trees)
@@ -107,16 +107,16 @@ def model_step(controller, requests, draft_s):
     return plans
 
 
-def test_anothers_first_question_does_not_spoil_a_drafter_that_pays():
+def test_anothers_first_proposal_does_not_spoil_a_drafter_that_pays():
     controller = AdaptiveController(costs(), 8, "toy")
     old, new = FakeRequest.make(0), FakeRequest.make(1)
-    model = controller.state(old).model
-    model.has_begun, model.num_questions, model.gain_s = True, 50, 20 * MS
+    payoff = controller.state(old).payoff
+    payoff.has_begun, payoff.num_proposals, payoff.gain_s = True, 50, 20 * MS
     controller.state(old).budget.saved_s = controller.overall.saved_s = 10.0
     controller.state(new).budget.saved_s = 10.0
     assert asked(model_step(controller, [old, new], 400 * MS))
-    assert model.gain_s == 20 * MS
-    assert controller.state(new).model.has_begun
+    assert payoff.gain_s == 20 * MS
+    assert controller.state(new).payoff.has_begun
 
 
 def test_a_model_that_does_not_pay_leaves_lookups_only():

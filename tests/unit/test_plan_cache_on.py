@@ -125,10 +125,10 @@ def test_a_step_with_nothing_to_propose_says_so():
 
 def test_it_reads_no_tree_that_it_cannot_pay_for():
     controller, request = reusing()
-    controller._cache.stake_s = costs().seconds([1 + DRAFTED], [request.kv_len]) - costs().seconds(
+    controller._cache.allowance_s = costs().seconds([1 + DRAFTED], [request.kv_len]) - costs().seconds(
         [1], [request.kv_len]
     )
-    controller._cache.stake_s += 0.1 * MS  # what asking takes
+    controller._cache.allowance_s += 0.1 * MS  # what asking takes
     assert draft_step(controller, [request], 0) == DRAFTED
     assert controller._cache.num_left == MOST_ON - 2
     controller.state(request).budget.saved_s = -1.0  # whoever plans now reads nothing

@@ -5,12 +5,12 @@
 In a batch all wait for the longest part of a pass, so what drafted nodes add to it is charged to the requests that drafted, for
 all who waited. A request's budget is 1 % of the time that it has taken and of the next steps, plus what it has saved. No draft
 adds more than that to a pass, and without a budget a request decodes plainly, without retries, until there is one again. While
-all requests together have lost more than 1 %, each has half a percent of its own time: unlucky ones should not end drafting for
-those after them. So whatever the drafter or the text, neither one long request nor many short ones end more than 2 % behind plain
+all requests together have lost more than 1 %, each has half a percent of its own time: one whose drafts were wrong should not
+end drafting for those after it. So whatever the drafter or the text, neither one long request nor many short ones end more than 2 % behind plain
 decoding.
 
 What was saved lately, up to the time of 32 plain steps, is a reserve to explore with: out of it a request may lose 2 % of its
-time more. All that hopeless texts can lose beyond the bound after a lucky one are those 32 steps, which the lucky one has brought.
+time more. So texts that gain nothing can together lose those 32 steps beyond the bound, which an earlier one has saved.
 """
 
 from collections.abc import Sequence
@@ -30,9 +30,9 @@ _FIRST_RETRY, _LAST_RETRY = (
     12,
     384,
 )  # steps; a probe of 3 nodes costs a quarter of a step, so one in 12 costs 2 % at worst
-_TRIAL_QUESTIONS = 16  # to a drafter that runs a model before its time can count as lost
+_TRIAL_PROPOSALS = 16  # to a drafter that runs a model before its time can count as lost
 _SMOOTH = 0.1  # of smoothed figures, what a step counts
-_VAIN, _MOST_SKIPPED = 8, 4  # proposals in a row not worth reading that skip one step more; steps skipped at most
+_USELESS, _MOST_SKIPPED = 8, 4  # proposals in a row not worth reading that skip one step more; steps skipped at most
 
 
 @dataclass
@@ -77,7 +77,7 @@ def charges(num_drafted: Sequence[int], plain_s: float, taken_s: float) -> list[
 
 @dataclass
 class RetryInterval:
-    """When to retry what did not pay: twice as many steps later after each retry in vain."""
+    """When to retry what did not pay: twice as many steps later after each retry that did not pay."""
 
     num_steps: int = _FIRST_RETRY
     num_skipped: int = 0  # steps since the last try
@@ -102,18 +102,18 @@ class RetryInterval:
 
 
 @dataclass
-class ModelDrafter:
+class DrafterPayoff:
     """Whether the time of a drafter that runs a model comes back, for one request."""
 
-    num_questions: int = 0
+    num_proposals: int = 0
     gain_s: float = 0.0  # smoothed: seconds that a step with it saves
     retry: RetryInterval = field(default_factory=RetryInterval)
-    has_begun: bool = False  # the first question, for which it reads the text, says nothing of the next ones
+    has_begun: bool = False  # the first proposal, for which it reads the text, says nothing of the next ones
 
     @property
     def pays(self) -> bool:
         """As far as is known."""
-        return self.num_questions < _TRIAL_QUESTIONS or self.gain_s > 0
+        return self.num_proposals < _TRIAL_PROPOSALS or self.gain_s > 0
 
     def asked(self, saved_s: float) -> None:
         """A step that took its time is over."""
@@ -121,8 +121,8 @@ class ModelDrafter:
             self.has_begun, self.retry.num_skipped = True, 0
             return
         was_retry = not self.pays
-        self.num_questions += 1
-        self.gain_s += _SMOOTH * (saved_s - self.gain_s) if self.num_questions > 1 else saved_s
+        self.num_proposals += 1
+        self.gain_s += _SMOOTH * (saved_s - self.gain_s) if self.num_proposals > 1 else saved_s
         if was_retry and saved_s > 0:
             self.gain_s = max(self.gain_s, saved_s)
         self.retry.tried(saved_s > 0, was_retry)
@@ -134,9 +134,9 @@ class RequestState:
 
     budget: SlowdownBudget = field(default_factory=SlowdownBudget)
     acceptance: RequestAcceptance = field(default_factory=RequestAcceptance)
-    model: ModelDrafter = field(default_factory=ModelDrafter)
+    payoff: DrafterPayoff = field(default_factory=DrafterPayoff)
     retry: RetryInterval = field(default_factory=RetryInterval)  # of reading drafted nodes where none pays
-    num_vain: int = 0  # proposals in a row of which nothing was worth reading
+    num_useless: int = 0  # proposals in a row of which nothing was worth reading
     num_to_skip: int = 0  # steps before the drafter is asked again for that
     was_off: bool = False  # the last step asked nobody, so a drafter that reads the target's states has not seen it
 
@@ -151,13 +151,13 @@ class RequestState:
             could_guess: False where the drafter had not seen the pass before: nothing from it then says nothing.
         """
         if ran_model:
-            self.model.asked(saved_s)
+            self.payoff.asked(saved_s)
         else:
-            self.model.retry.num_skipped += 1
+            self.payoff.retry.num_skipped += 1
         self.was_off = not was_asked
         if was_asked and (could_guess or num_drafted):
-            self.num_vain = 0 if num_drafted else self.num_vain + 1
-            self.num_to_skip = min(self.num_vain // _VAIN, _MOST_SKIPPED)
+            self.num_useless = 0 if num_drafted else self.num_useless + 1
+            self.num_to_skip = min(self.num_useless // _USELESS, _MOST_SKIPPED)
         elif self.num_to_skip:
             self.num_to_skip -= 1
         if num_drafted:

@@ -26,7 +26,7 @@ from foreword.engine.step import StepRecord, StepTimes
 from foreword.target.target import Target
 from foreword.tree.draft_tree import DraftTree
 
-_STAKE = 0.5  # of a request's budget, in one pass: whoever stakes all of it is out after one wrong tree
+_SHARE_AT_ONCE = 0.5  # of a request's budget, in one pass: with all of it, one wrong tree would end drafting
 _NEAR = 64  # tokens that a drafter reads for its first guess which looks at what is near
 _REMEMBER = 0.97  # of the speed-up: some thirty steps count
 _STALL = 0.1  # of a plain pass: planning that takes more was held up, by a collection of garbage
@@ -98,8 +98,8 @@ class AdaptiveController:
         plans, num_steps = [plan for plan, _ in decided], min((num_steps for _, num_steps in decided), default=0)
         is_off = not any(plan.num_nodes for plan in plans)
         if num_steps and (is_off or len(requests) == 1):
-            stake_s = math.inf if is_off else _STAKE * self.state(requests[0]).budget.saved_s
-            self._cache = PlanCache(list(requests), plans, num_steps, stake_s)
+            allowance_s = math.inf if is_off else _SHARE_AT_ONCE * self.state(requests[0]).budget.saved_s
+            self._cache = PlanCache(list(requests), plans, num_steps, allowance_s)
             self._cache.take(requests)
         return plans
 
@@ -113,7 +113,7 @@ class AdaptiveController:
             return [_because(plan, _nothing(plan)) if plan.num_nodes else plan for plan in plans], list(trees)
         if any(request.is_prefilling for request in requests):
             return list(plans), list(trees)
-        if self._cache.is_used and self._stakes(requests[0], trees[0]):
+        if self._cache.is_used and self._covers(requests[0], trees[0]):
             return list(plans), list(trees)
         probs = [
             reach_probs(tree, self.calibration, self.state(request).acceptance.factor)
@@ -121,7 +121,7 @@ class AdaptiveController:
         ]
         contexts, num_known = [request.kv_len for request in requests], [tree.num_known for tree in trees]
         plain_rate = len(requests) / (self.costs.seconds(num_known, contexts) + self.steps.host_s)
-        most_added_s = sum(map(self._stake_s, requests)) / len(requests)
+        most_added_s = sum(map(self._most_added_s, requests)) / len(requests)
         rate = plain_rate * max(1.0, self.speedup)
         chosen = choose_nodes(probs, num_known, contexts, self.costs, rate, most_added_s)
         fitted_plans, fitted = [], []
@@ -193,22 +193,22 @@ class AdaptiveController:
         if left_s < 0:
             earned_s = SHARE * self.costs.seconds([request.num_unread], [request.kv_len])  # by a plain step
             return _off(plan, _OVERDRAWN), min(1 + int(-left_s / earned_s), MOST_OFF)
-        model = state.model
-        model_is_off = not model.pays and not model.retry.is_due
+        retry = state.payoff.retry
+        model_is_off = not state.payoff.pays and not retry.is_due
         if model_is_off and num_lookups == 0:
-            reason = f"off: the drafter's time does not come back; retrying every {model.retry.num_steps} steps"
-            return _off(plan, reason), min(model.retry.num_left, MOST_OFF)
+            reason = f"off: the drafter's time does not come back; retrying every {retry.num_steps} steps"
+            return _off(plan, reason), min(retry.num_left, MOST_OFF)
         if state.num_to_skip:
-            reason = f"off: of the last {state.num_vain} proposals nothing was worth reading; asking again soon"
+            reason = f"off: none of the last {state.num_useless} proposals was worth reading; retrying in {state.num_to_skip} steps"
             return _off(plan, reason), state.num_to_skip
-        if num_lookups and (model_is_off or left_s < self._question_s(request)):
+        if num_lookups and (model_is_off or left_s < self._proposal_s(request)):
             return replace(plan, first_drafters=num_lookups, reason=_LOOKUPS), 0
         if self._traits.is_lookup and self.speedup > _PAYS and state.budget.saved_s > 0:
             return replace(plan, reason=_ALL), MOST_ON
         return plan, 0
 
-    def _stakes(self, request: Request, tree: DraftTree) -> bool:
-        """Whether the stake covers all nodes of a tree; if not, plans are decided anew from here on."""
+    def _covers(self, request: Request, tree: DraftTree) -> bool:
+        """Whether the allowance covers all nodes of a tree; if not, plans are decided anew from here on."""
         if self._cache.spend(self.costs.added(tree.num_known, tree.num_drafted, request.kv_len)):
             return True
         self._settle()
@@ -222,17 +222,17 @@ class AdaptiveController:
             return budget.own_left_s(to_come_s)
         return budget.left_s(to_come_s, self.overall.reserve_s) + GRACE * plain_s
 
-    def _question_s(self, request: Request) -> float:
+    def _proposal_s(self, request: Request) -> float:
         """What asking a drafter that runs a model may take; the first time it reads the text."""
-        if self.state(request).model.has_begun:
-            return self.steps.question_s
+        if self.state(request).payoff.has_begun:
+            return self.steps.proposal_s
         plain_pass_s = self.costs.seconds([request.num_unread], [request.kv_len])
-        return self.steps.first_question_s(self._traits.num_first_tokens(request), plain_pass_s)
+        return self.steps.first_proposal_s(self._traits.num_first_tokens(request), plain_pass_s)
 
-    def _stake_s(self, request: Request) -> float:
+    def _most_added_s(self, request: Request) -> float:
         """What a request's drafts may add to this pass: half of its budget, but one node where it has as much."""
         left_s = self._left_s(request)
-        return min(left_s, max(_STAKE * left_s, self.costs.added(request.num_unread, 1, request.kv_len)))
+        return min(left_s, max(_SHARE_AT_ONCE * left_s, self.costs.added(request.num_unread, 1, request.kv_len)))
 
     def _judge(self, requests: Sequence[Request], record: StepRecord) -> None:
         """What became of the drafted nodes corrects their probabilities."""
@@ -254,10 +254,10 @@ class AdaptiveController:
         """Whether asking has paid, and when to ask again."""
         states = [self.state(request) for request in requests]
         asked_all = [plan.num_nodes > 0 and not plan.first_drafters for plan in record.plans]
-        ran_model = any(asked_all) and self.steps.takes_a_models_time(drafter_s, plain_s)
+        ran_model = any(asked_all) and self.steps.ran_model(drafter_s, plain_s)
         could_guess = [not (self._traits.needs_to_see and state.was_off) for state in states]
         begins = [
-            ran_model and plan.num_nodes > 0 and not s.model.has_begun
+            ran_model and plan.num_nodes > 0 and not s.payoff.has_begun
             for s, plan in zip(states, record.plans, strict=True)
         ]
         if any(plan.num_nodes for plan in record.plans):
@@ -265,11 +265,11 @@ class AdaptiveController:
                 self._traits.num_first_tokens(r) for r, begin in zip(requests, begins, strict=True) if begin
             )
             seen_all = any(full and able for full, able in zip(asked_all, could_guess, strict=True))
-            self.steps.learn_question(drafter_s, num_first_tokens, ran_model, seen_all)
+            self.steps.learn_proposal(drafter_s, num_first_tokens, ran_model, seen_all)
         for i, (state, plan, tree) in enumerate(zip(states, record.plans, record.trees, strict=True)):
             if not tree.num_drafted:
                 state.acceptance.add(0.0, 0.0)
-            # Another's first question says nothing of what this request's own take.
+            # Another's first proposal says nothing of what this request's own take.
             own_time = ran_model and asked_all[i] and (begins[i] or not any(begins))
             state.count(tree.num_drafted, plan.num_nodes > 0, own_time, saved_s[i], could_guess[i])
 

@@ -1,4 +1,4 @@
-"""What a step costs: the target's pass by its nodes and its context, the drafter's questions, and the rest of the host's work.
+"""What a step costs: the target's pass by its nodes and its context, the drafter's proposals, and the rest of the host's work.
 
     T(pass) = base(nodes of all requests) + sum over requests of slope(its nodes) * its committed tokens
 
@@ -19,7 +19,7 @@ _SMOOTH = 0.1  # of smoothed figures, what a step counts
 _CHEAP = 0.08  # of a plain step: a drafter that takes less is worth asking wherever its nodes may pay
 _UNKNOWN = 0.005  # of a plain pass a token: what reading a text is thought to take a drafter before it is known
 _PASSES = 5  # with drafted nodes: enough for a median that one stall does not move
-_TRUSTED = 8  # questions that took next to nothing before that is taken for the rule
+_TRUSTED = 8  # proposals that took next to nothing before that is taken for the rule
 
 
 @dataclass
@@ -89,16 +89,16 @@ class StepCosts:
         self.passes = passes
         self.host_s = 0.0  # of a plain step, beside drafter and target; smoothed
         self._drafted_host_s = 0.0  # of one with drafts
-        self.question_s = 0.0  # of asking drafters that run a model, smoothed
-        self._first_s = 0.0  # of a request's first such question, per token that is read for it
-        self._num_cheap = 0  # questions to all drafters that took next to no time
+        self.proposal_s = 0.0  # of asking drafters that run a model, smoothed
+        self._first_s = 0.0  # of a request's first such proposal, per token that is read for it
+        self._num_cheap = 0  # proposals of all drafters that took next to no time
         # Of the last passes with drafted nodes: what they took over what they should have.
         self._ratios: deque[float] = deque(maxlen=_PASSES)
 
-    def first_question_s(self, num_tokens: int, plain_pass_s: float) -> float:
-        """A request's first question to a drafter that reads so many tokens of its text for that."""
+    def first_proposal_s(self, num_tokens: int, plain_pass_s: float) -> float:
+        """A request's first proposal of a drafter that reads so many tokens of its text for that."""
         if not self._first_s and self._num_cheap >= _TRUSTED:
-            return self.question_s
+            return self.proposal_s
         return (self._first_s or _UNKNOWN * plain_pass_s) * num_tokens
 
     def learn_plain(self, num_nodes: Sequence[int], contexts: Sequence[int], target_s: float, host_s: float) -> None:
@@ -120,12 +120,12 @@ class StepCosts:
         pass_s = self.passes.seconds(num_nodes, contexts) * statistics.median(self._ratios)
         return pass_s - self.passes.seconds(num_known, contexts) + max(self._drafted_host_s - self.host_s, 0.0)
 
-    def learn_question(self, draft_s: float, num_first_tokens: int, ran_model: bool, asked_all: bool) -> None:
+    def learn_proposal(self, draft_s: float, num_first_tokens: int, ran_model: bool, asked_all: bool) -> None:
         """Drafters were asked and took so long.
 
         Args:
             draft_s: seconds.
-            num_first_tokens: of the texts that a drafter which runs a model has read for first questions; 0 for none.
+            num_first_tokens: of the texts that a drafter which runs a model has read for first proposals; 0 for none.
             ran_model: whether it took a model's time.
             asked_all: whether all drafters were asked, those that run a model among them.
         """
@@ -133,9 +133,9 @@ class StepCosts:
         if num_first_tokens:
             self._first_s = draft_s / num_first_tokens
         elif ran_model:
-            self.question_s += _SMOOTH * (draft_s - self.question_s)
+            self.proposal_s += _SMOOTH * (draft_s - self.proposal_s)
 
-    def takes_a_models_time(self, draft_s: float, plain_s: float) -> bool:
+    def ran_model(self, draft_s: float, plain_s: float) -> bool:
         """Whether drafters took so long, in a step that would take so long without them."""
         return draft_s > _CHEAP * plain_s
 

@@ -4,8 +4,8 @@ After a pass the processor's caches hold the model's weights, so that planning, 
 of a small model's step of 5. Sixteen steps that are learnt from together cost little more than one.
 
 Plans are used again where nothing would be decided anew: while drafting is off until it may be retried, and where it pays so well
-that all that is proposed is read. For the second a request stakes part of what it has saved, so that the slowdown budget holds were all
-of it wrong.
+that all that is proposed is read. The second may cost part of what the request has saved and no more, so that the slowdown budget
+holds were all of it wrong.
 """
 
 from collections.abc import Sequence
@@ -35,7 +35,7 @@ class PlanCache:
     requests: Sequence[Request] = ()
     plans: list[Plan] = field(default_factory=list)
     num_left: int = 0  # steps
-    stake_s: float = 0.0  # what drafting may still cost, were all of it wrong
+    allowance_s: float = 0.0  # what drafting may still cost, were all of it wrong
     past: list[PastStep] = field(default_factory=list)
     is_used: bool = False  # whether the step that runs now uses it
 
@@ -53,8 +53,8 @@ class PlanCache:
         return self.is_used
 
     def spend(self, seconds: float) -> bool:
-        """Take the cost of drafting from the stake; where that is used up, plans are decided anew."""
-        self.stake_s -= seconds
-        if self.stake_s < 0:
+        """Take the cost of drafting from the allowance; where that is used up, plans are decided anew."""
+        self.allowance_s -= seconds
+        if self.allowance_s < 0:
             self.is_used, self.num_left = False, 0
         return self.is_used
