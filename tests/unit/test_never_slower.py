@@ -12,10 +12,9 @@ from benchmarks.never_slower import WrongDrafter, never_said, random_words
 from foreword.adapt.controller import AdaptiveController
 from foreword.adapt.cost_model import PassCosts
 from foreword.bench.intervals import ratio_of, ratio_of_rates
-from foreword.config import DraftConfig
 from foreword.draft.base import BaseDrafter, DraftNeed, known_ids
 from foreword.draft.lookup.recycling import RecyclingDrafter
-from foreword.draft.lookup.suffix import SuffixDrafter
+from foreword.draft.lookup.suffix import SuffixDrafter, SuffixOptions
 from foreword.draft.none import NoDrafter
 from foreword.engine.engine import Engine
 from foreword.engine.fixed_policy import FixedController
@@ -131,7 +130,7 @@ def ratio(decoder, drafter, prompts, params, **options) -> float:
 
 
 def suffix() -> SuffixDrafter:
-    return SuffixDrafter(DraftConfig(method="suffix"), VOCAB)
+    return SuffixDrafter(SuffixOptions(), VOCAB)
 
 
 def prompts(count: int, length: int = 24) -> list[list[int]]:

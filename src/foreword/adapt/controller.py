@@ -19,7 +19,7 @@ from foreword.adapt.plan_cache import MOST_OFF, MOST_ON, PastStep, PlanCache
 from foreword.adapt.selection import NOTHING, choose_nodes, nodes_to_read
 from foreword.adapt.timing import costs_of
 from foreword.draft.base import Plan
-from foreword.draft.kinds import is_looked_up, needs_to_see, num_looked_up, reads_near
+from foreword.draft.traits import is_looked_up, needs_to_see, num_looked_up, reads_near
 from foreword.engine.fixed_policy import FixedController
 from foreword.engine.request import Request
 from foreword.engine.step import StepRecord, StepTimes
