@@ -1,4 +1,4 @@
-"""The adaptive controller: chances, costs, choice, ledger; and the promise that it is never slower by more than a little."""
+"""The adaptive controller: chances, costs, choice, slowdown budget; and the promise that it is never slower by more than a little."""
 
 import itertools
 import json
@@ -186,36 +186,36 @@ def test_charges_of_a_batch_add_up_and_fall_on_who_drafted():
     assert charges([0, 0], 10.0, 11.0) == [11.0, 11.0]
 
 
-def test_an_overdrawn_ledger_recovers_with_time():
-    ledger = SlowdownBudget()
-    ledger.add(1, 1.0, 1.05)
-    assert ledger.left_s() < 0
-    assert ledger.left_s(to_come_s=6.0) > 0
+def test_an_overdrawn_budget_recovers_with_time():
+    budget = SlowdownBudget()
+    budget.add(1, 1.0, 1.05)
+    assert budget.left_s() < 0
+    assert budget.left_s(to_come_s=6.0) > 0
     for _ in range(10):
-        ledger.add(1, 1.0, 1.0)
-    assert ledger.left_s() > 0
+        budget.add(1, 1.0, 1.0)
+    assert budget.left_s() > 0
 
 
-def test_what_others_saved_raises_the_credit_by_two_percent_at_most():
-    ledger = SlowdownBudget()
-    ledger.add(100, 1.0, 100.0)
-    assert ledger.left_s(0.0, 1e6) - ledger.left_s() == pytest.approx(2.0)
-    assert ledger.left_s(0.0, 0.2) - ledger.left_s() == pytest.approx(0.2)
+def test_what_others_saved_raises_the_budget_by_two_percent_at_most():
+    budget = SlowdownBudget()
+    budget.add(100, 1.0, 100.0)
+    assert budget.left_s(0.0, 1e6) - budget.left_s() == pytest.approx(2.0)
+    assert budget.left_s(0.0, 0.2) - budget.left_s() == pytest.approx(0.2)
     to_come = SlowdownBudget().left_s(64.0, 1e6) - SlowdownBudget().left_s(64.0)
     assert to_come == pytest.approx(1.28), "of what is to come too: it was saved already, and a beginning costs most"
 
 
 def test_of_what_was_saved_only_some_is_there_to_be_tried_with():
-    ledger = SlowdownBudget()
+    budget = SlowdownBudget()
     for _ in range(100):
-        ledger.add(3, 1.0, 1.5)
-    assert ledger.saved_s == pytest.approx(150)
-    assert ledger.reserve_s == 32
-    ledger.add(1, 1.0, 31.0)
-    assert ledger.reserve_s == pytest.approx(2)
-    ledger.add(1, 1.0, 10.0)
-    assert ledger.reserve_s == 0, "never less than nothing"
-    assert ledger.left_s() > 100, "though all in all much was saved"
+        budget.add(3, 1.0, 1.5)
+    assert budget.saved_s == pytest.approx(150)
+    assert budget.reserve_s == 32
+    budget.add(1, 1.0, 31.0)
+    assert budget.reserve_s == pytest.approx(2)
+    budget.add(1, 1.0, 10.0)
+    assert budget.reserve_s == 0, "never less than nothing"
+    assert budget.left_s() > 100, "though all in all much was saved"
 
 
 def test_no_draft_costs_more_than_may_be_lost():

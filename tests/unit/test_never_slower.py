@@ -27,6 +27,8 @@ from tests.support.toy_decoder import ToyDecoder
 from tests.support.toy_engine import run
 from tests.support.toy_llm import ScriptDecoder
 
+pytestmark = pytest.mark.usefixtures("without_shape_checks")  # some 20,000 passes of a toy model
+
 MS = 1e-3
 WIDTHS, BASE, SLOPE = [1, 2, 4, 8, 16, 32], [6.8 * MS, 7.5 * MS, 8.6 * MS, 11 * MS, 15.6 * MS, 25 * MS], [1e-6] * 6
 VOCAB, NUM_NODES, HOST_S = 60, 16, 0.4 * MS
@@ -172,7 +174,7 @@ def test_texts_without_repetition(options):
 
 
 def test_what_the_controller_takes_itself_is_charged():
-    """Some 4 % of a plain step for each that is thought about: that is paid from the same credit as drafts."""
+    """Some 4 % of a plain step for each that is planned: that is paid from the same budget as drafts."""
     for drafter, draft_s in ((suffix(), 0.03 * MS), (WrongDrafter(WRONG_TOKEN), 0.5 * MS)):
         found = ratio(NoWrongToken(VOCAB), drafter, prompts(2), ask(2, 200), draft_s=draft_s, planning_s=0.3 * MS)
         assert found >= 0.98
