@@ -9,7 +9,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-EXACT, IN_LAW, LOSSY, REFUSED = "exact", "in law", "lossy", "refused"
+from foreword.draft.registry import drafter_types
+
+EXACT, IN_LAW, LOSSY, REFUSED = "exact", "distribution", "lossy", "refused"
+EITHER = "chain or tree"
 VERIFIERS = ("match", "rejection", "block", "typical")
 _WORDS = {"match": EXACT, "rejection": IN_LAW, "block": IN_LAW, "typical": LOSSY}
 
@@ -19,7 +22,7 @@ class Row:
     """A drafter with its settings. In `config`, a value such as "{draft}" is a path of `support.tiny_llm.TinyFiles`."""
 
     drafter: str
-    shape: str  # of its proposals under match: "chain", "tree", or "" where it proposes nothing
+    shape: str  # of its proposals under match: "chain", "tree", either, or "" where it proposes nothing
     config: Mapping[str, Any] = field(default_factory=dict)
     settings: str = ""  # as the page shows them
     refused: Mapping[str, str] = field(default_factory=dict)  # by rule: the reason, as a pattern
@@ -44,7 +47,7 @@ def _trained(method: str, path: str, shape: str, width: int) -> Row:
     return Row(method, shape, config, f"draft_tree_width {width}")
 
 
-ROWS = (
+_WRITTEN = (
     Row("none", ""),
     Row("ngram", "chain"),
     Row("suffix", "chain", {"suffix_decoding_tree": False}, "suffix_decoding_tree false"),
@@ -96,6 +99,9 @@ ROWS = (
         kind="Reranked",
     ),
 )
+_NAMES = {name for row in _WRITTEN if not row.kind for name in row.drafter.split(",")}
+# A drafter that needs nothing but its name has a row as it comes, without one here.
+ROWS = (*_WRITTEN, *(Row(one.name, EITHER) for one in drafter_types() if not one.takes and one.name not in _NAMES))
 # What the requests of every cell ask for. Rules other than match are compared at temperature 0, where all are exact.
 OPTIONS: Mapping[str, Mapping[str, Any]] = {
     "greedy": {},
@@ -105,33 +111,35 @@ OPTIONS: Mapping[str, Mapping[str, Any]] = {
 }
 BATCH_SIZES = (1, 3)
 
-_HEAD = """# What goes with what
+_HEAD = """# Drafters and verifiers
 
-Made by `python -m tests.support.combos > docs/combinations.md` from the table that `tests/equivalence/test_combinations.py` runs: every cell
-with a batch of 1 and of 3, {options}, on a model of two layers in float32. A test holds this page to the table.
+Written by `python -m tests.support.combos > docs/combinations.md` from the table that
+`tests/equivalence/test_combinations.py` runs: every cell with a batch of 1 and of 3, {options}, on a
+model of two layers in float32. A test compares this page with the table.
 
-| word | the answer |
+| in a cell | the output |
 |---|---|
-| exact | has the tokens of plain decoding with the same seed, at any temperature |
-| in law | has the law of plain decoding but tokens of its own; at temperature 0 the same tokens |
-| lossy | leans towards the drafter's taste; at temperature 0 the same tokens |
-| refused | is not begun: the error says why, before anything is asked |
+| exact | identical to plain decoding with the same seed, token for token, at any temperature |
+| distribution | same distribution as plain decoding, not the same tokens for a seed; at temperature 0 the same tokens |
+| lossy | biased towards the draft distribution; at temperature 0 the same tokens |
+| refused | none: the request is not started, and the error says why |
 
-## Drafters and rules
+## Every pair
 
 | drafter | proposes | settings | {verifiers} |
 |---|---|---|{lines}|
 """
 _TAIL = """
-`block` judges the most promising path of a tree; `rejection` makes use of all its branches. Medusa's heads draw the candidates of
-each depth without replacement for it. A draft model or an EAGLE network of
-any width drafts a chain where *rejection* or *block* has it draw at random.
+`block` verifies the most promising path of a tree; `rejection` uses all its branches. For `rejection`
+Medusa's heads sample the candidates of each depth without replacement. With `rejection` and `block` a
+draft model or an EAGLE network of any width samples its tokens and drafts a chain.
 
 ## Everything else
 
-All sampling options, grammars, `n`, log-probabilities, stop strings, streams, policies (`fixed`, `history`, `adaptive`), prefill chunks and
-per-request drafting go with every row: none of them changes a word above. `tests/equivalence/test_fuzz.py` runs random
-combinations of them, `make fuzz` 2,000.
+All sampling options, grammars, `n`, log-probabilities, stop strings, streams, policies (`fixed`,
+`history`, `adaptive`), prefill chunks and per-request drafting can be combined with every row: none of
+them changes a cell above. `tests/equivalence/test_fuzz.py` runs random combinations of them, `make
+fuzz` 5,000.
 """
 
 
