@@ -30,13 +30,17 @@ def with_python() -> list[Path]:
 def test_python_blocks_run_on_a_tiny_model(page, tmp_path, monkeypatch):
     tiny = write_tiny_chat(tmp_path / "model")
 
-    class TinyByDefault(foreword.LLM):
+    def tiny_by_default(kind):
         """The page's own code, with a tiny model where it takes the default one."""
 
-        def __init__(self, model=None, *args, **options):
-            super().__init__(model or tiny, *args, runtime="torch", cache_dir=tmp_path / "cache", **options)
+        class TinyByDefault(kind):
+            def __init__(self, model=None, *args, **options):
+                super().__init__(model or tiny, *args, runtime="torch", cache_dir=tmp_path / "cache", **options)
 
-    monkeypatch.setattr(foreword, "LLM", TinyByDefault)
+        return TinyByDefault
+
+    for name in ("LLM", "AsyncLLM"):
+        monkeypatch.setattr(foreword, name, tiny_by_default(getattr(foreword, name)))
     namespace: dict = {}
     for block in blocks(page, "python"):
         exec(compile(block, str(page), "exec"), namespace)

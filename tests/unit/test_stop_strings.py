@@ -1,6 +1,7 @@
 """Stop strings: found on text, across tokens, steps and characters; and streams, which never show what is not certain."""
 
 import asyncio
+import threading
 
 import pytest
 import tokenizers
@@ -99,10 +100,21 @@ def test_a_stop_with_the_last_token_allowed_is_a_stop():
 
 
 @pytest.mark.parametrize("drafts", DRAFTS)
-def test_streams_never_split_a_character_nor_show_a_stop_string(drafts):
+def test_streams_never_split_a_character_nor_show_a_stop_string(drafts, monkeypatch):
     """[R48]: one byte a token, borders of steps anywhere."""
     text = "A 世世ab é👩‍🚀 世 stop here"
-    pieces = list(llm_for(text, drafts).stream(PROMPT, SamplingParams(max_tokens=90, stop="stop here now")))
+    llm = llm_for(text, drafts)
+    turns, forward = threading.Semaphore(3), llm.engine.parts.target.forward
+
+    def in_turn(*args):
+        turns.acquire(timeout=1)  # not far ahead of the reader, who would get it all as one piece
+        return forward(*args)
+
+    monkeypatch.setattr(llm.engine.parts.target, "forward", in_turn)
+    pieces = []
+    for piece in llm.stream(PROMPT, SamplingParams(max_tokens=90, stop="stop here now")):
+        pieces.append(piece)
+        turns.release()
     shown = ""
     for piece in pieces:
         assert "\ufffd" not in piece.text
