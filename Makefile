@@ -75,7 +75,7 @@ docs: install
 
 # foreword, its kernels, and the drafters of the default model: what an installation without this folder needs.
 wheels: install
-	@rm -rf build/lib checkpoints/build
+	@rm -rf build/lib build/bdist* checkpoints/build
 	@$(PIP) wheel --quiet --no-deps --wheel-dir dist . ./kernels ./checkpoints
 	@ls dist
 

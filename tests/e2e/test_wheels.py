@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tomllib
@@ -32,8 +33,15 @@ def environment(tmp_path_factory) -> Path:
     """An environment with the wheels alone; torch and the like are those of the environment that tests run in."""
     folder = tmp_path_factory.mktemp("wheels")
     pip = [sys.executable, "-m", "pip", "--disable-pip-version-check"]
+    # From a copy: nothing that an earlier build left beside the source may get into a wheel.
+    unwanted = shutil.ignore_patterns(
+        ".git", ".venv", "build", "dist", "*.egg-info", "__pycache__", ".*_cache", ".hypothesis"
+    )
+    shutil.copytree(ROOT, folder / "source", ignore=unwanted)
+    places = [str(folder / "source" / package.relative_to(ROOT)) for package in PACKAGES.values()]
     build = [*pip, "wheel", "--quiet", "--no-deps", "--no-build-isolation", "--wheel-dir", str(folder / "dist")]
-    subprocess.run([*build, *map(str, PACKAGES.values())], check=True)
+    subprocess.run([*build, *places], check=True)
+    shutil.rmtree(folder / "source")
     venv.create(folder / "venv", with_pip=False)
     wheels = sorted(map(str, (folder / "dist").glob("*.whl")))
     assert len(wheels) == len(PACKAGES)
