@@ -79,9 +79,7 @@ def test_make_targets_in_the_readme_exist():
 
 def test_what_documents_say_of_drafters_is_what_the_drafters_say():
     made = "run python -m tests.support.drafter_pages"
-    pages = drafter_pages.marked_pages()
-    assert pages
-    for page in pages:
+    for page in drafter_pages.marked_pages():
         assert page.read_text() == drafter_pages.with_table(page.read_text()), f"{page}: {made}"
         assert drafter_pages.summary_table() in page.read_text()
     assert drafter_pages.PAGE.read_text() == drafter_pages.page(), made
