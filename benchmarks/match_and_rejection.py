@@ -59,7 +59,7 @@ def main() -> None:
                 llm = LLM(model, "none")
                 target = Target(model.decoder, model)
                 parts = StepParts(FixedController(args.k, draft), make(target, rule.draft_mode), target, rule)
-                llm.engine = Engine(parts, batch_size=8)
+                llm.replace_engine(Engine(parts, batch_size=8))
                 params = SamplingParams(temperature=temperature, max_tokens=args.max_tokens, seed=1)
                 prompts = [[{"role": "user", "content": line.turns[0]}] for line in lines if line.turns]
                 results = llm.generate(prompts, params)

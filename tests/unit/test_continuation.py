@@ -9,6 +9,7 @@ from foreword.engine.engine import Engine
 from foreword.errors import CapacityError
 from foreword.sampling.params import SamplingParams
 from tests.support.scripted_drafters import ScriptedDrafter
+from tests.support.settled import settled
 from tests.support.toy_decoder import ToyCache, ToyDecoder
 from tests.support.toy_engine import plain_tokens
 from tests.support.toy_llm import byte_tokenizer, toy_llm
@@ -151,7 +152,7 @@ def test_idle_regions_make_room():
         assert result.finish_reason == "length"
     with pytest.raises(CapacityError):
         llm.generate([[1], [2], [3]], PARAMS)
-    assert llm.engine.parts.target.cache.num_open == 0
+    assert settled(llm).parts.target.cache.num_open == 0
     assert llm.generate([[1]], PARAMS)[0].token_ids == plain_tokens(DECODER, [1], PARAMS)
 
 

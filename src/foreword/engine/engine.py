@@ -1,14 +1,15 @@
 """Many requests through one target: admission, steps, release."""
 
 import logging
-import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, TypeVar
 
 from foreword.engine.idle import IdleRegions
+from foreword.engine.metrics import EngineMetrics
 from foreword.engine.request import Request
+from foreword.engine.result import FinishReason
 from foreword.engine.stats import EngineStats
 from foreword.engine.step import StepParts, StepRecord, speculative_step
 from foreword.engine.step_clock import StepClock, StepTimes
@@ -25,8 +26,8 @@ _FIRST_ROWS = 512  # rows of a new cache region beyond the prompt; it grows when
 class Engine:
     """Runs requests side by side, each at its own pace, at most `batch_size` at a time.
 
-    A request's tokens do not depend on who shares the batch. Safe to call from several threads: each may step, and
-    finds its own requests advanced. The cache regions of the last `num_idle` finished requests wait for the
+    A request's tokens do not depend on who shares the batch. It belongs to one thread, which calls everything here:
+    that of `EngineLoop`, or a test's own. The cache regions of the last `num_idle` finished requests wait for the
     conversation to go on, unless their memory is needed.
 
     `observers` are told of every step that has been, and how long it took. `now_s` is the source of time.
@@ -41,7 +42,7 @@ class Engine:
         num_idle: int = 0,
         now_s: Callable[[], float] = time.perf_counter,
     ) -> None:
-        self.stats = EngineStats()
+        self.stats, self.metrics = EngineStats(), EngineMetrics()
         self.clock = StepClock(now_s)
         self.observers: list[StepObserver] = []
         self.parts = parts
@@ -53,23 +54,21 @@ class Engine:
         need = parts.drafter.need
         learns_from_all = (bool(need.taps) or need.hidden) and not need.can_miss
         self.idle = IdleRegions(parts.target.cache, 0 if learns_from_all else num_idle)
-        self.lock = threading.RLock()  # held while requests change
         self._torch_threads = TorchThreads(1 if parts.target.decoder.has_own_threads else None)
 
     def add(self, request: Request) -> None:
         """Queue a request."""
-        with self.lock:
-            if not request.is_finished:
-                self.waiting.append(request)
+        if not request.is_finished:
+            self.waiting.append(request)
 
     def step(self) -> StepRecord | None:
         """Admit what fits and run one pass; None when there is nothing to do.
 
-        Raises what ends a whole pass or keeps a request from starting, whoever's it is: see `advance`.
+        Raises what ends a whole pass or keeps a request from starting; those that it ends keep it as their `error`.
         """
-        with self.lock, self._torch_threads:
+        with self._torch_threads:
             self._admit()
-            batch = self._select()
+            batch = sorted(self.running, key=_reads_prompt)  # those that decode first
             if not batch:
                 return None
             try:
@@ -78,6 +77,7 @@ class Engine:
                 self.stats.add(times)
                 self.parts.controller.observe(batch, record, times)
                 self.clock.stamp("learn")
+                self.metrics.stepped(batch, record, self.parts.target.cache.num_bytes)
                 for observer in self.observers:
                     observer(record, times)
             except BaseException as error:
@@ -88,28 +88,25 @@ class Engine:
                     self._release(request)
             return record
 
-    def advance(self, requests: Sequence[Request]) -> None:
-        """As `step`, for the owner of `requests`: raises what ended one of those, not what ended others alone."""
-        with self.lock:
-            concerned = [*self.waiting, *self.running]
-            try:
-                self.step()
-            except Exception as error:
-                if not any(request.error is error for request in concerned):
-                    raise  # or nobody would
-            for request in requests:
-                if request.error is not None:
-                    raise request.error
+    def abort(self, request: Request, reason: FinishReason = "abort") -> None:
+        """End a request before its time, and free what it holds."""
+        if not request.is_finished:
+            request.finish_reason = reason
+        if request in self.waiting:
+            self.waiting.remove(request)
+            self.metrics.ended(request, has_started=False)
+        if request in self.running:
+            self._release(request)
 
-    def abort(self, request: Request) -> None:
-        """End a request whose reader went away and free what it holds."""
-        with self.lock:
-            if request in self.waiting:
-                self.waiting.remove(request)
-            if not request.is_finished:
-                request.finish_reason = "abort"
-            if request in self.running:
-                self._release(request)
+    def fail(self, error: BaseException) -> None:
+        """End all requests for an error."""
+        requests = [*self.waiting, *self.running]
+        self.waiting.clear()
+        self._fail(requests, error)
+
+    def close(self) -> None:
+        """Free what is kept beside running requests."""
+        self.idle.clear()
 
     def _admit(self) -> None:
         while self.waiting and len(self.running) < self.batch_size:
@@ -118,6 +115,7 @@ class Engine:
             try:
                 self._give_region(request)
                 self.running.append(request)
+                self.metrics.started(request)
                 self.parts.drafter.start(request)
             except BaseException as error:
                 self._fail([request], error)
@@ -149,13 +147,9 @@ class Engine:
         self.idle.clear()
         return True
 
-    def _select(self) -> list[Request]:
-        """All decoding requests, and the first that is still reading its prompt."""
-        prefilling = [r for r in self.running if r.is_prefilling]
-        return [r for r in self.running if not r.is_prefilling] + prefilling[:1]
-
     def _release(self, request: Request) -> None:
         self.running.remove(request)
+        self.metrics.ended(request)
         self.parts.controller.forget(request)
         try:
             self.parts.drafter.stop(request)
@@ -173,3 +167,9 @@ class Engine:
             request.fail(error)
             if request in self.running:
                 self._release(request)
+            else:
+                self.metrics.ended(request, has_started=False)
+
+
+def _reads_prompt(request: Request) -> bool:
+    return request.is_prefilling
