@@ -29,12 +29,13 @@ def toy_llm(decoder: ToyDecoder, tokenizer: Tokenizer, drafter=None, *, batch_si
     llm = LLM(model, "ngram", batch_size=batch_size, **options)
     from foreword.engine.engine import Engine
     from foreword.engine.fixed_policy import FixedController
+    from foreword.engine.kv_budget import KVBudget
     from foreword.engine.step import StepParts
     from foreword.target.target import Target
     from foreword.verify.base import Matching
 
     parts = StepParts(FixedController(16, drafter.name, 4), drafter, Target(decoder), Matching())
-    llm.engine = Engine(parts, batch_size, num_idle=batch_size)
+    llm.engine = Engine(parts, batch_size, KVBudget(max_finished=64))
     return llm
 
 

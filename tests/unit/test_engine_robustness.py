@@ -243,6 +243,7 @@ class TightCache(ToyCache):
     def reserve(self, slot: int, capacity: int) -> None:
         if sum(self.reserved.values()) - self.reserved[slot] + capacity > self.limit:
             raise CapacityError(f"{capacity} rows do not fit")
+        super().reserve(slot, capacity)
         self.reserved[slot] = max(self.reserved[slot], capacity)
 
 

@@ -7,18 +7,19 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
-from foreword.engine.idle import IdleRegions
+from foreword.draft.base import DraftNeed
+from foreword.engine.kv_memory import KVBudget, KVMemory, Outcome
 from foreword.engine.request import Request
 from foreword.engine.stats import EngineStats
 from foreword.engine.step import StepParts, StepRecord, StepTimes, speculative_step
 from foreword.errors import CapacityError
 from foreword.runtime.torch_threads import TorchThreads
+from foreword.verify.base import Matching
 
 logger = logging.getLogger(__name__)
 
-T = TypeVar("T")
 _FIRST_ROWS = 512  # rows of a new cache region beyond the prompt; it grows when needed
 
 
@@ -26,22 +27,21 @@ class Engine:
     """Runs requests side by side, each at its own pace, at most `batch_size` at a time.
 
     A request's tokens do not depend on who shares the batch. Safe to call from several threads: each may step, and
-    finds its own requests advanced. The cache regions of the last `num_idle` finished requests wait for the
-    conversation to go on, unless their memory is needed.
+    finds its own requests advanced. `budget` bounds the memory of keys and values: a request that finds no room waits, and
+    where running ones need more than there is, the youngest makes way and is read again later.
 
     What goes wrong with one request ends that one, what goes wrong with a pass all that share it: `Request.error`.
     """
 
-    def __init__(self, parts: StepParts, batch_size: int = 8, num_idle: int = 0) -> None:
+    def __init__(self, parts: StepParts, batch_size: int = 8, budget: KVBudget | None = None) -> None:
         self.stats = EngineStats()
         self.parts = self._watched(parts)
         self.batch_size = batch_size
         self.waiting: deque[Request] = deque()
         self.running: list[Request] = []
-        # A drafter that learns from hidden states has to see every position read, unless it can do without some.
-        need = parts.drafter.need
-        learns_from_all = (bool(need.taps) or need.hidden) and not need.can_miss
-        self.idle = IdleRegions(parts.target.cache, 0 if learns_from_all else num_idle)
+        self.memory = KVMemory(parts.target.cache, _shareable(budget or KVBudget(), parts))
+        parts.target.reserve = self.memory.reserve
+        self._is_short = False  # a request had to make way: nobody begins before one has ended
         self.lock = threading.RLock()  # held while requests change
         self._torch_threads = TorchThreads(1 if parts.target.decoder.has_own_threads else None)
 
@@ -58,13 +58,20 @@ class Engine:
         """
         with self.lock, self._torch_threads:
             self._admit()
-            batch = self._select()
-            if not batch:
-                return None
+            batch: list[Request] = []
             start_s, stats = time.perf_counter(), self.stats
             draft_s, target_s = stats.draft_s, stats.target_s
             try:
-                record = speculative_step(batch, self.parts)
+                while True:
+                    batch = self._select()
+                    if not batch:
+                        return None
+                    try:
+                        record = speculative_step(batch, self.parts)
+                        break
+                    except CapacityError:
+                        if not self._make_way():
+                            raise
                 total_s = time.perf_counter() - start_s
                 stats.num_steps += 1
                 stats.total_s += total_s
@@ -102,36 +109,50 @@ class Engine:
                 self._release(request)
 
     def _admit(self) -> None:
-        while self.waiting and len(self.running) < self.batch_size:
-            request = self.waiting.popleft()
-            request.start_s = time.perf_counter()  # time in the queue is not prefill
+        """Begin requests in their order, but for those whose prompt another one is just reading."""
+        num_passed_over = 0
+        for request in list(self.waiting):
+            is_full = len(self.running) >= self.batch_size or (self._is_short and self.running)
+            if is_full or num_passed_over == self.batch_size:
+                return
             try:
-                self._give_region(request)
+                outcome = self.memory.begin(request)
+                if outcome is Outcome.FULL:
+                    return
+                if outcome is Outcome.SHARES:
+                    num_passed_over += 1
+                    continue
+                self.waiting.remove(request)
                 self.running.append(request)
+                if not request.new_ids:
+                    request.start_s = time.perf_counter()  # time in the queue is not prefill
                 self.parts.drafter.start(request)
             except BaseException as error:
+                if request in self.waiting:
+                    self.waiting.remove(request)
                 self._fail([request], error)
                 raise
 
-    def _give_region(self, request: Request) -> None:
-        """The region of the conversation that the request continues, or a new one."""
-        found = self.idle.take(request.token_ids) if request.params.prompt_logprobs is None else None
-        if found is not None:
-            request.slot, request.kv_len = found
-            request.stats.cached_tokens = request.kv_len
-            return
-        rows = min(request.max_len, request.prompt_len + _FIRST_ROWS)
-        request.slot = self._with_room(self.parts.target.cache.open, rows)
+    def _make_way(self) -> bool:
+        """Do something about memory that a pass found short; False where nothing is left to do."""
+        if len(self.running) > 1:
+            self._preempt(self.running[-1])
+            return True
+        (request,) = self.running
+        if self.memory.widen(request):
+            return True
+        if request.drafting.enabled:  # without drafts it takes less
+            request.drafting = replace(request.drafting, enabled=False)
+            return True
+        return False
 
-    def _with_room(self, call: Callable[..., T], *args: Any) -> T:
-        """The call; where memory is short, once more without the idle regions."""
-        try:
-            return call(*args)
-        except CapacityError:
-            if not len(self.idle):
-                raise
-            self.idle.clear()
-            return call(*args)
+    def _preempt(self, request: Request) -> None:
+        """Back to the head of the queue; what it has said so far is read again when it goes on."""
+        self._is_short = True
+        self.running.remove(request)
+        self._forget(request)
+        self.memory.preempt(request)
+        self.waiting.appendleft(request)
 
     def _select(self) -> list[Request]:
         """All decoding requests, and the first that is still reading its prompt."""
@@ -140,6 +161,14 @@ class Engine:
 
     def _release(self, request: Request) -> None:
         self.running.remove(request)
+        self._is_short = False
+        try:
+            self._forget(request)
+        finally:
+            self.memory.end(request, keeps=request.finish_reason != "abort")
+
+    def _forget(self, request: Request) -> None:
+        """Tell controller and drafter that it has ended, or begins anew."""
         self.parts.controller.forget(request)
         try:
             self.parts.drafter.stop(request)
@@ -147,10 +176,6 @@ class Engine:
             logger.warning(
                 "drafter %s failed to end request %d", self.parts.drafter.name, request.request_id, exc_info=True
             )
-        finally:
-            if request.finish_reason == "abort" or not self.idle.keep(request):
-                self.parts.target.cache.close(request.slot)
-            request.slot = -1
 
     def _fail(self, requests: list[Request], error: BaseException) -> None:
         for request in requests:
@@ -159,7 +184,7 @@ class Engine:
                 self._release(request)
 
     def _watched(self, parts: StepParts) -> StepParts:
-        """The same parts, with the time spent in drafter and target counted, and room made for passes."""
+        """The same parts, with the time spent in drafter and target counted."""
         drafter, target = parts.drafter, parts.target
         in_drafter = partial(_count_time, self.stats, "draft_s")
         in_target = partial(_count_time, self.stats, "target_s")
@@ -168,7 +193,7 @@ class Engine:
             drafter=_Instead(drafter, propose=in_drafter(drafter.propose), observe=in_drafter(drafter.observe)),
             target=_Instead(
                 target,
-                forward=in_target(partial(self._with_room, target.forward)),  # it changes nothing that is committed
+                forward=in_target(target.forward),
                 commit=in_target(target.commit),
             ),
         )
@@ -183,6 +208,18 @@ class _Instead:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._inner, name)
+
+
+def _shareable(budget: KVBudget, parts: StepParts) -> KVBudget:
+    """The budget, without finished regions where a prompt that is not read whole would matter.
+
+    A drafter that learns from hidden states has to see every position, unless it can do without some. Where drafts decide
+    which tokens come, what its drafter has seen must not depend on who asked before.
+    """
+    need = parts.drafter.need
+    learns_from_all = (bool(need.taps) or need.hidden) and not need.can_miss
+    drafts_matter = need != DraftNeed() and not isinstance(parts.verifier, Matching)
+    return replace(budget, max_finished=0) if learns_from_all or drafts_matter else budget
 
 
 def _count_time(stats: EngineStats, total: str, call: Callable[..., Any]) -> Callable[..., Any]:

@@ -13,6 +13,7 @@ from foreword.draft.registry import check_draft_config, make_drafter
 from foreword.engine.compatibility import check_pair
 from foreword.engine.engine import Engine
 from foreword.engine.intake import Intake
+from foreword.engine.kv_budget import kv_budget
 from foreword.engine.policy import check_policy, make_controller
 from foreword.engine.profile_file import read_profile
 from foreword.engine.prompts import Prompt, split_prompts
@@ -41,6 +42,10 @@ class LLM:
         batch_size: most requests that run side by side.
         policy: who decides how much to draft: "fixed", "history" or "adaptive" (only what pays here and now).
             Default: adaptive for drafter "auto", fixed for the others.
+        prefix_cache: whether a prompt that begins as an earlier or a running one does is read only from there on. The
+            tokens are the same; turn it off to measure.
+        kv_cache_bytes: most memory for keys and values; requests that find no room wait. Default: three quarters of what
+            is free when the model has been loaded, an eighth for those of finished requests.
         speculative_config: the same as a mapping in `drafter`, under the name that vLLM's users know.
         profile: a file that `foreword tune` wrote: its drafter, settings, runtime and threads, where none are asked for here.
 
@@ -58,6 +63,8 @@ class LLM:
         verifier: str | Verifier = "match",
         batch_size: int = 8,
         policy: str | None = None,
+        prefix_cache: bool = True,
+        kv_cache_bytes: int | None = None,
         **load_options: Any,
     ) -> None:
         if speculative_config is not None:
@@ -91,7 +98,11 @@ class LLM:
             self.config = replace(self.config, num_speculative_tokens=drafter_.default_num_nodes)
         num_nodes = 0 if self.config.method == "none" else self.config.num_speculative_tokens or 0
         controller = make_controller(policy if num_nodes else "fixed", target, num_nodes, self.config.method)
-        self.engine = Engine(StepParts(controller, drafter_, target, rule), batch_size, num_idle=batch_size)
+        self.engine = Engine(
+            StepParts(controller, drafter_, target, rule),
+            batch_size,
+            kv_budget(target.decoder, kv_cache_bytes, prefix_cache),
+        )
         self._intake = Intake(self.model.checkpoint)
 
     @classmethod

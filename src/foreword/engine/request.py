@@ -97,8 +97,8 @@ class Request:
 
     @property
     def is_prefilling(self) -> bool:
-        """Whether no token of the answer has been drawn yet."""
-        return len(self.token_ids) == self.prompt_len
+        """Whether it reads tokens that are decided: its prompt, or after a preemption its answer so far too."""
+        return len(self.token_ids) == self.prompt_len or self.num_unread > 1
 
     @property
     def is_finished(self) -> bool:
@@ -112,6 +112,11 @@ class Request:
         if not isinstance(error, Exception):
             error = ForewordError(f"the pass that this request shared with others was ended by {error!r}; ask again")
         self.error, self.finish_reason = error, "abort"
+
+    def restart(self) -> None:
+        """Its region of the cache is gone: everything is to be read again. The tokens stay."""
+        self.kv_len = 0
+        self.prompt_logprobs = [None]
 
     def attempt(self, call: Callable[..., T], *args: object) -> T | None:
         """A step that is about this request alone. None where it raises, or an earlier one did: that ends no other."""
@@ -133,7 +138,7 @@ class Request:
         """Add new tokens up to the first stop condition; returns how many were kept."""
         kept, self.finish_reason = cut(emitted, self.remaining, self.stop_ids, self.text)
         now = time.perf_counter()
-        if self.is_prefilling and kept:
+        if kept and not self.new_ids:
             self.first_token_s = now
             self.stats.prefill_s = now - self.start_s
         self.token_ids.extend(emitted[:kept])

@@ -1,0 +1,48 @@
+"""How much memory keys and values may take."""
+
+from dataclasses import dataclass
+
+import torch
+
+from foreword.errors import ConfigError
+from foreword.runtime.base import Decoder
+from foreword.runtime.native_load import available_bytes
+
+MAX_FINISHED = 64  # regions of finished requests
+_TOTAL_SHARE, _FINISHED_SHARE = 0.75, 0.125  # of the memory that is free
+
+
+@dataclass(frozen=True)
+class KVBudget:
+    """None for no bound but the machine's."""
+
+    total_bytes: int | None = None
+    finished_bytes: int | None = None  # of it, for regions of finished requests
+    max_finished: int = 0  # such regions; 0: every prompt is read whole
+
+
+def kv_budget(decoder: Decoder, kv_cache_bytes: int | None = None, prefix_cache: bool = True) -> KVBudget:
+    """What was asked for; otherwise a share of what is free on the decoder's device just now.
+
+    Raises:
+        ConfigError: a value is of the wrong type or not positive.
+    """
+    if type(prefix_cache) is not bool:
+        raise ConfigError(f"prefix_cache is {prefix_cache!r}; allowed: True or False")
+    max_finished = MAX_FINISHED if prefix_cache else 0
+    if kv_cache_bytes is not None:
+        if type(kv_cache_bytes) is not int or kv_cache_bytes < 1:
+            raise ConfigError(f"kv_cache_bytes is {kv_cache_bytes!r}; allowed: a whole number, 1 or above")
+        return KVBudget(kv_cache_bytes, kv_cache_bytes, max_finished)
+    free = free_bytes(decoder)
+    if free is None:
+        return KVBudget(max_finished=max_finished)
+    return KVBudget(int(free * _TOTAL_SHARE), int(free * _FINISHED_SHARE), max_finished)
+
+
+def free_bytes(decoder: Decoder) -> int | None:
+    """Memory that is free where a decoder keeps its keys and values; None where that is not known."""
+    device = getattr(decoder, "device", torch.device("cpu"))
+    if device.type == "cuda":
+        return torch.cuda.mem_get_info(device)[0]
+    return available_bytes() if device.type == "cpu" else None

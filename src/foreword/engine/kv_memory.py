@@ -1,0 +1,239 @@
+"""Memory for keys and values: which requests may begin, what they find there, and who makes way when it is short.
+
+    begin     a request continues a finished region, copies the beginning that another one holds, or gets an empty one
+    wait      while another request is just reading what both begin with, or memory is short
+    grow      before a pass; regions of finished requests make way
+
+The bound is on what is held between passes: a region that grows is copied, and for that moment there twice.
+"""
+
+from bisect import bisect_right
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from enum import Enum
+from functools import partial
+from typing import TypeVar
+
+from foreword.engine.kv_budget import KVBudget
+from foreword.engine.prefix_cache import Match, PrefixCache, Region
+from foreword.engine.prefix_tree import BLOCK, num_shared
+from foreword.engine.request import Request
+from foreword.errors import CapacityError
+from foreword.runtime.base import KVCache
+
+T = TypeVar("T")
+FIRST_ROWS = 512  # rows of a new region beyond the tokens that are known; it grows when needed
+
+
+class Outcome(Enum):
+    """What became of a request that wants to begin."""
+
+    BEGUN = "begun"
+    SHARES = "shares"  # another one is just reading what both begin with
+    FULL = "full"  # memory is short
+
+
+@dataclass
+class MemoryCounts:
+    """What was found in the cache, and what memory cost; over all requests so far."""
+
+    num_lookups: int = 0
+    num_hits: int = 0  # requests that found a beginning
+    num_copied: int = 0  # of these, by a copy
+    tokens_saved: int = 0  # prompt tokens that were not read again
+    num_preempted: int = 0  # times that a running request had to make way
+
+
+@dataclass(frozen=True)
+class MemorySnapshot:
+    """Counts and sizes at one moment."""
+
+    counts: MemoryCounts
+    num_evicted: int
+    num_finished: int  # regions kept of finished requests
+    finished_bytes: int
+    num_bytes: int  # of all regions
+    total_bytes: int | None  # how much there may be
+
+
+class KVMemory:
+    """Gives requests their regions of one cache.
+
+    Args:
+        cache: the target's.
+        budget: what they may take.
+    """
+
+    def __init__(self, cache: KVCache, budget: KVBudget) -> None:
+        self._cache, self.budget = cache, budget
+        self.prefixes = PrefixCache(cache, budget.max_finished, budget.finished_bytes)
+        self.counts = MemoryCounts()
+        self._regions: dict[int, Region] = {}  # of running requests, by slot
+
+    def begin(self, request: Request) -> Outcome:
+        """Give a request a region that holds as much of its tokens as can be found.
+
+        Raises:
+            CapacityError: it would not fit even alone.
+        """
+        match = None
+        if self.budget.max_finished and request.params.prompt_logprobs is None:
+            limit = len(request.token_ids) - 1  # the last token is always read: the next one is drawn after it
+            match = self.prefixes.find(request.token_ids, limit, self._regions.values())
+            if self._is_being_read(request, match.length if match else 0):
+                return Outcome.SHARES
+        region = self._region(request, match)
+        if region is None:
+            return Outcome.FULL
+        self._regions[region.slot] = region
+        request.slot, request.kv_len = region.slot, self._cache.length(region.slot)
+        self._count(request, match)
+        return Outcome.BEGUN
+
+    def end(self, request: Request, *, keeps: bool) -> None:
+        """Take a request's region back; `keeps`: for requests to come."""
+        region = self._regions.pop(request.slot)
+        if keeps and self.budget.max_finished:
+            self.prefixes.keep(region)
+        else:
+            self.prefixes.forget(region)
+            self._cache.close(region.slot)
+        request.slot = -1
+
+    def preempt(self, request: Request) -> None:
+        """Take a running request's region away. What it has said so far is read again when it goes on."""
+        self.end(request, keeps=False)
+        request.restart()
+        self.counts.num_preempted += 1
+
+    def reserve(self, slot: int, capacity: int) -> None:
+        """Make a region at least `capacity` rows long; where there is no room, finished ones make way.
+
+        Raises:
+            CapacityError: there is no room; the region is as it was.
+        """
+        region = self._regions[slot]
+        if capacity > region.capacity:
+            grown = max(capacity, region.capacity * 3 // 2)  # as the caches do, so that each row is copied a few times
+            extra = self._cache.region_bytes(grown) - self._cache.region_bytes(region.capacity)
+            self._with_room(extra, partial(self._cache.reserve, slot, grown))
+            region.capacity = grown
+
+    def widen(self, request: Request) -> bool:
+        """Give a request that runs alone all rows that there may be; False where it has them already."""
+        region = self._regions[request.slot]
+        rows = self._most_rows(request.max_len + FIRST_ROWS)
+        if self.budget.total_bytes is None or rows <= region.capacity:
+            return False
+        slot = self._cache.fork(region.slot, request.kv_len, rows)
+        self._cache.close(region.slot)
+        del self._regions[region.slot]
+        region.slot, region.capacity = slot, rows
+        self._regions[slot], request.slot = region, slot
+        return True
+
+    def snapshot(self) -> MemorySnapshot:
+        """Plain data for whoever watches."""
+        return MemorySnapshot(
+            replace(self.counts),
+            self.prefixes.num_evicted,
+            len(self.prefixes),
+            self.prefixes.num_bytes,
+            self._cache.num_bytes,
+            self.budget.total_bytes,
+        )
+
+    def _is_being_read(self, request: Request, num_found: int) -> bool:
+        """Whether a running request is reading its prompt and will soon hold more of this one's than is there now."""
+        for region in self._regions.values():
+            other = region.request
+            if other is not None and other.is_prefilling:
+                shared = num_shared(request.token_ids[:-1], other.token_ids)
+                if shared - num_found >= BLOCK:
+                    return True
+        return False
+
+    def _region(self, request: Request, match: Match | None) -> Region | None:
+        """A region for a request; None where it has to wait until another one ends."""
+        if match is not None and match.goes_on:
+            return self._taken_over(request, match)
+        copied = match if match is not None and match.length >= BLOCK else None  # less is read as fast as copied
+        rows = min(request.max_len, len(request.token_ids) + FIRST_ROWS)
+        try:
+            slot = self._new(rows, copied)
+        except CapacityError as error:
+            if copied is not None and copied.region.request is None:
+                return self._taken_over(request, copied)
+            if self._regions:
+                return None
+            rows, fewest = self._most_rows(rows), len(request.token_ids)
+            if rows < fewest:
+                raise CapacityError(
+                    f"a request of {fewest} tokens needs {_mebibytes(self._cache.region_bytes(fewest))} of keys and "
+                    f"values, and they may take {_mebibytes(self.budget.total_bytes or 0)} (kv_cache_bytes); "
+                    "allow more, or shorten the prompt"
+                ) from error
+            slot = self._new(rows, None)
+        return self._of(request, slot, rows)
+
+    def _new(self, rows: int, copied: Match | None) -> int:
+        """The slot of a new region, with what is copied from another one."""
+        need = self._cache.region_bytes(rows)
+        if copied is None:
+            return self._with_room(need, partial(self._cache.open, rows))
+        fork = partial(self._cache.fork, copied.region.slot, copied.length, rows)
+        return self._with_room(need, fork, spared=copied.region)
+
+    def _taken_over(self, request: Request, match: Match) -> Region:
+        """A finished region as it is, cut to what is shared."""
+        region = match.region
+        self.prefixes.forget(region)
+        self._cache.truncate(region.slot, match.length)
+        return self._of(request, region.slot, region.capacity)
+
+    def _of(self, request: Request, slot: int, rows: int) -> Region:
+        return Region(slot, rows, request.token_ids, request.prompt_len, request)
+
+    def _with_room(self, num_bytes: int, call: Callable[[], T], spared: Region | None = None) -> T:
+        """The call, which takes so much more memory; regions of finished requests make way, one by one."""
+        while True:
+            try:
+                if not self._fits(num_bytes):
+                    raise CapacityError(self._shortage(num_bytes))
+                return call()
+            except CapacityError:
+                if not self.prefixes.evict(spared):
+                    raise
+
+    def _fits(self, num_bytes: int) -> bool:
+        total = self.budget.total_bytes
+        return total is None or self._cache.num_bytes + num_bytes <= total
+
+    def _most_rows(self, limit: int) -> int:
+        """Rows of the largest region that may be, up to a limit."""
+        total = self.budget.total_bytes
+        if total is None:
+            return limit
+        return bisect_right(range(1, limit + 1), total, key=self._cache.region_bytes)
+
+    def _shortage(self, num_bytes: int) -> str:
+        return (
+            f"{_mebibytes(num_bytes)} more of keys and values do not fit: {_mebibytes(self._cache.num_bytes)} of "
+            f"{_mebibytes(self.budget.total_bytes or 0)} (kv_cache_bytes) are taken; allow more, or run fewer requests "
+            "side by side"
+        )
+
+    def _count(self, request: Request, match: Match | None) -> None:
+        counts = self.counts
+        counts.num_lookups += 1
+        if request.new_ids:  # it was preempted
+            return
+        request.stats.cached_tokens = request.kv_len
+        if request.kv_len:
+            counts.num_hits += 1
+            counts.num_copied += match is not None and request.slot != match.region.slot
+            counts.tokens_saved += request.kv_len
+
+
+def _mebibytes(num_bytes: int) -> str:
+    return f"{num_bytes / 2**20:.1f} MiB"
