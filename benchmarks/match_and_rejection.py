@@ -56,7 +56,7 @@ def main() -> None:
                 target = Target(model.decoder, model)
                 config = DraftConfig(method="draft_model", draft_noise=rule.draft_mode.name.lower())
                 parts = StepParts(FixedController(args.k, draft), make(target, config), target, rule)
-                llm.engine = Engine(parts, batch_size=8)
+                llm.replace_engine(Engine(parts, batch_size=8))
                 params = SamplingParams(temperature=temperature, max_tokens=args.max_tokens, seed=1)
                 prompts = [[{"role": "user", "content": line.turns[0]}] for line in lines if line.turns]
                 results = llm.generate(prompts, params)

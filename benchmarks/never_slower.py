@@ -81,7 +81,7 @@ def llm_with(model: LoadedModel, drafter: BaseDrafter) -> LLM:
     parts = StepParts(
         AdaptiveController(costs_of(target), _NUM_NODES, drafter.name), drafter, target, make_verifier("match")
     )
-    llm.engine = Engine(parts, 1)
+    llm.replace_engine(Engine(parts, 1))
     return llm
 
 

@@ -10,6 +10,8 @@
     │   ├── DownloadError                   fetching failed or the checksum is wrong
     │   └── UnsupportedModelError           architecture or quantisation that is not supported
     ├── CapacityError(MemoryError)          it does not fit in memory
+    ├── QueueFullError(RuntimeError)        too many requests wait already; ask again later
+    ├── ClosedError(RuntimeError)           the LLM was closed, or its process was forked from one with a pass under way
     ├── FidelityError(AssertionError)       speculative output differs from plain decoding
     └── KernelError(RuntimeError)           the native runtime failed or is not available
 
@@ -71,6 +73,25 @@ class UnsupportedModelError(LoadError):
 
 class CapacityError(ForewordError, MemoryError):
     """Something does not fit in memory."""
+
+
+class QueueFullError(ForewordError, RuntimeError):
+    """Too many calls wait already; a server answers 429 and the client asks again later.
+
+    Attributes:
+        num_waiting: calls that wait.
+        max_queue: most that may.
+    """
+
+    def __init__(self, num_waiting: int, max_queue: int) -> None:
+        self.num_waiting, self.max_queue = num_waiting, max_queue
+        super().__init__(
+            f"{num_waiting} calls wait already, and max_queue is {max_queue}; ask again later, or raise max_queue"
+        )
+
+
+class ClosedError(ForewordError, RuntimeError):
+    """The LLM has been closed, so that it takes no requests and those that ran have ended."""
 
 
 class FidelityError(ForewordError, AssertionError):

@@ -35,7 +35,7 @@ def toy_llm(decoder: ToyDecoder, tokenizer: Tokenizer, drafter=None, *, batch_si
     from foreword.verify.base import Matching
 
     parts = StepParts(FixedController(16, drafter.name, 4), drafter, Target(decoder), Matching())
-    llm.engine = Engine(parts, batch_size, KVBudget(max_finished=64))
+    llm.replace_engine(Engine(parts, batch_size, KVBudget(max_finished=64)))
     return llm
 
 

@@ -7,6 +7,7 @@ import pytest
 from foreword.draft.base import BaseDrafter, DraftNeed
 from foreword.sampling.params import SamplingParams
 from tests.support.scripted_drafters import ScriptedDrafter
+from tests.support.settled import settled
 from tests.support.toy_decoder import ToyDecoder
 from tests.support.toy_engine import plain_tokens
 from tests.support.toy_llm import byte_tokenizer, toy_llm
@@ -121,4 +122,4 @@ def test_an_engine_keeps_none_unless_told():
     prompt = list(range(40))
     for _ in range(2):
         assert llm.generate([prompt], PARAMS)[0].stats.cached_tokens == 0
-        assert llm.engine.parts.target.cache.num_open == 0
+        assert settled(llm).parts.target.cache.num_open == 0

@@ -140,7 +140,7 @@ def test_bushy_trees_do_not_change_the_words(family, batch_size):
     for request in requests:
         engine.add(request)
     while any(not r.is_finished for r in requests):
-        engine.advance(requests)
+        engine.step()
     assert_same_words(family, params, plain, [r.new_ids for r in requests])
     accepted = sum(r.stats.accepted_tokens for r in requests)
     assert accepted > NUM_TOKENS, "drafts that are right were hardly ever kept"

@@ -4,7 +4,6 @@ import random
 
 import pytest
 
-from foreword.engine.kv_budget import KVBudget
 from foreword.engine.request import Request
 from foreword.errors import CapacityError
 from foreword.sampling.params import SamplingParams
@@ -12,6 +11,7 @@ from tests.support.toy_decoder import ToyCache, ToyDecoder
 from tests.support.toy_engine import plain_tokens
 from tests.support.toy_llm import byte_tokenizer, toy_llm
 
+pytestmark = pytest.mark.usefixtures("without_shape_checks")
 TOKENIZER = byte_tokenizer("hello")
 DECODER = ToyDecoder(vocab_size=TOKENIZER.vocab_size)
 DRAFTERS = ("none", "ngram", "suffix", "recycling", "lookahead", "layerskip")
@@ -43,6 +43,11 @@ def tight_llm(drafter="none", *, rows: int, first_rows: int = 512, monkeypatch=N
         monkeypatch.setattr("foreword.engine.kv_memory.FIRST_ROWS", first_rows)
     decoder = WatchedDecoder(vocab_size=TOKENIZER.vocab_size, num_layers=2)
     return toy_llm(decoder, TOKENIZER, drafter, kv_cache_bytes=rows, **options)
+
+
+def drain(engine):
+    while engine.step():
+        pass
 
 
 def expected(prompts, params):
@@ -109,10 +114,8 @@ def test_who_outgrows_all_there_is_ends_with_an_error_and_the_others_go_on():
     llm.engine.add(long)
     llm.engine.add(short)
     with pytest.raises(CapacityError, match="do not fit"):
-        while llm.engine.step():
-            pass
-    while llm.engine.step():
-        pass
+        drain(llm.engine)
+    drain(llm.engine)
     assert isinstance(long.error, CapacityError)
     assert long.new_ids == plain_tokens(DECODER, [1, 2], long.params)[: len(long.new_ids)]
     assert len(long.new_ids) == 49, "every row was made use of"
@@ -168,15 +171,15 @@ def test_random_requests_budgets_and_aborts(monkeypatch):
                 max_tokens=rng.randint(1, 20), ignore_eos=True, n=rng.choice((1, 1, 3)), seed=rng.randint(0, 9),
                 temperature=rng.choice((0.0, 1.0)),
             )  # fmt: skip
-            requests += llm._requests([prompt], params, None)
+            (prepared,) = llm._prepare([prompt], params, None)
+            requests += [prepared.request(sample) for sample in range(params.n)]
         for request in requests:
             llm.engine.add(request)
             if rng.random() < 0.3:
                 llm.engine.step()
             if rng.random() < 0.1:
                 llm.engine.abort(rng.choice(requests))
-        while llm.engine.step():
-            pass
+        drain(llm.engine)
         check_all(llm, requests, rows)
         total_hits += llm.engine.memory.counts.num_hits
         total_preempted += llm.engine.memory.counts.num_preempted
@@ -190,8 +193,7 @@ def check_all(llm, requests, rows):
         alone = Request(prompt, request.params, context_len=4096, sample_index=sample)
         engine = toy_llm(DECODER, TOKENIZER, prefix_cache=False).engine
         engine.add(alone)
-        while engine.step():
-            pass
+        drain(engine)
         assert request.error is None
         whole = request.new_ids == alone.new_ids
         assert whole or (request.finish_reason == "abort" and request.new_ids == alone.new_ids[: len(request.new_ids)])
@@ -203,7 +205,3 @@ def check_all(llm, requests, rows):
         held = cache.regions[region.slot]
         assert held == [(token, place) for place, token in enumerate(region.token_ids[: region.num_held])]
         assert cache.capacities[region.slot] == region.capacity
-
-
-def test_budgets_are_data():
-    assert KVBudget() == KVBudget(None, None, 0)

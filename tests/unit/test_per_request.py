@@ -19,6 +19,7 @@ from foreword.sampling.drafting_params import DraftingParams
 from foreword.sampling.params import SamplingParams
 from foreword.target.target import Target
 from tests.support.drafters import DRAFTERS, Checked
+from tests.support.settled import settled
 from tests.support.tiny_chat import write_tiny_chat
 from tests.support.toy_decoder import ToyDecoder
 from tests.support.toy_engine import PROMPTS, SAMPLED, make_engine, plain_tokens
@@ -347,4 +348,5 @@ def test_who_takes_no_more_answers_frees_the_others():
     answers = llm.as_completed([[1], [2], [3]], [SamplingParams(max_tokens=n, ignore_eos=True) for n in (2, 50, 50)])
     assert next(answers)[0] == 0
     answers.close()
-    assert (llm.engine.running, len(llm.engine.waiting)) == ([], 0)
+    engine = settled(llm)
+    assert (engine.running, len(engine.waiting)) == ([], 0)

@@ -9,11 +9,11 @@ from foreword.engine.kv_budget import KVBudget, kv_budget
 from foreword.engine.prefix_tree import BLOCK, PrefixTree, num_shared
 from foreword.errors import ConfigError
 from foreword.sampling.params import SamplingParams
-from foreword.verify.base import Matching
 from tests.support.toy_decoder import ToyDecoder
-from tests.support.toy_engine import make_engine, plain_tokens
+from tests.support.toy_engine import plain_tokens
 from tests.support.toy_llm import byte_tokenizer, toy_llm
 
+pytestmark = pytest.mark.usefixtures("without_shape_checks")
 TOKENIZER = byte_tokenizer("hello")
 DECODER = ToyDecoder(vocab_size=TOKENIZER.vocab_size)
 PARAMS = SamplingParams(max_tokens=6, ignore_eos=True)
@@ -82,7 +82,7 @@ def test_a_system_prompt_is_shared_by_all_who_begin_with_it(monkeypatch):
 def test_who_shares_nothing_does_not_wait_for_who_does():
     llm = fresh_llm(batch_size=8)
     llm.engine.parts.controller.prefill_chunk = 4
-    first, same, other = [llm._requests([p], PARAMS, None)[0] for p in (LONG, LONG, LONG[::-1])]
+    first, same, other = [llm._prepare([p], PARAMS, None)[0].request(0) for p in (LONG, LONG, LONG[::-1])]
     for request in (first, same, other):
         llm.engine.add(request)
     llm.engine.step()
@@ -120,8 +120,6 @@ def test_a_conversation_goes_on_while_another_branches_off_its_beginning():
 
 def test_the_region_used_longest_ago_leaves_first():
     llm = fresh_llm()
-    engine = make_engine(DECODER)
-    engine.memory.prefixes.max_regions = 0
     prefixes = llm.engine.memory.prefixes
     prefixes.max_regions = 2
     a, b, c = ([i, *LONG] for i in (1, 2, 3))
@@ -151,10 +149,6 @@ def test_prompt_logprobs_read_everything():
 class Learner(BaseDrafter):
     def __init__(self, need):
         self.need = need
-
-
-class OwnRule(Matching):
-    """A rule whose tokens might depend on what is drafted."""
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ from foreword.errors import ConfigError
 from foreword.sampling.params import SamplingParams
 from tests.support.option_oracle import plain_answer
 from tests.support.scripted_drafters import ScriptedDrafter, always_right, bursts, right_until
+from tests.support.settled import settled
 from tests.support.toy_llm import ScriptDecoder, byte_tokenizer, toy_llm
 
 TOKENIZER = byte_tokenizer("hello", " world", " ha", "END", "ab")
@@ -187,7 +188,7 @@ def test_a_reader_that_goes_away_frees_the_request():
         await asyncio.gather(task, return_exceptions=True)
 
     asyncio.run(leave())
-    assert not llm.engine.running
+    assert not settled(llm).running
     assert not llm.engine.waiting
     assert llm.engine.parts.target.cache.num_open == 0
     assert llm.generate([PROMPT], SamplingParams(max_tokens=80))[0].text == TEXT
@@ -198,7 +199,7 @@ def test_a_stream_checks_at_the_call():
     with pytest.raises(ConfigError, match="prompt is empty"):
         llm.stream("")
     with pytest.raises(ConfigError, match="outside the model's vocabulary"):
-        llm.astream([10**6])
+        asyncio.run(llm.astream([10**6]).start())
     with pytest.raises(ConfigError, match="stop_token_ids has token 9999"):
         llm.stream(PROMPT, SamplingParams(stop_token_ids=[9999]))
 

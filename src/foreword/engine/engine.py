@@ -1,17 +1,18 @@
 """Many requests through one target: admission, steps, release."""
 
 import logging
-import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
 from foreword.draft.base import DraftNeed
-from foreword.engine.kv_memory import KVBudget, KVMemory, Outcome
+from foreword.engine.kv_budget import KVBudget
+from foreword.engine.kv_memory import KVMemory, Outcome
 from foreword.engine.request import Request
+from foreword.engine.result import FinishReason
 from foreword.engine.stats import EngineStats
 from foreword.engine.step import StepParts, StepRecord, StepTimes, speculative_step
 from foreword.errors import CapacityError
@@ -20,15 +21,13 @@ from foreword.verify.base import Matching
 
 logger = logging.getLogger(__name__)
 
-_FIRST_ROWS = 512  # rows of a new cache region beyond the prompt; it grows when needed
-
 
 class Engine:
     """Runs requests side by side, each at its own pace, at most `batch_size` at a time.
 
-    A request's tokens do not depend on who shares the batch. Safe to call from several threads: each may step, and
-    finds its own requests advanced. `budget` bounds the memory of keys and values: a request that finds no room waits, and
-    where running ones need more than there is, the youngest makes way and is read again later.
+    A request's tokens do not depend on who shares the batch. It belongs to one thread, which calls everything here:
+    that of `EngineLoop`, or a test's own. `budget` bounds the memory of keys and values: a request that finds no room waits,
+    and where running ones need more than there is, the youngest makes way and is read again later.
 
     What goes wrong with one request ends that one, what goes wrong with a pass all that share it: `Request.error`.
     """
@@ -42,21 +41,19 @@ class Engine:
         self.memory = KVMemory(parts.target.cache, _shareable(budget or KVBudget(), parts))
         parts.target.reserve = self.memory.reserve
         self._is_short = False  # a request had to make way: nobody begins before one has ended
-        self.lock = threading.RLock()  # held while requests change
         self._torch_threads = TorchThreads(1 if parts.target.decoder.has_own_threads else None)
 
     def add(self, request: Request) -> None:
         """Queue a request."""
-        with self.lock:
-            if not request.is_finished:
-                self.waiting.append(request)
+        if not request.is_finished:
+            self.waiting.append(request)
 
     def step(self) -> StepRecord | None:
         """Admit what fits and run one pass; None when there is nothing to do.
 
-        Raises what ends a whole pass or keeps a request from starting, whoever's it is: see `advance`.
+        Raises what ends a whole pass or keeps a request from starting; those that it ends keep it as their `error`.
         """
-        with self.lock, self._torch_threads:
+        with self._torch_threads:
             self._admit()
             batch: list[Request] = []
             start_s, stats = time.perf_counter(), self.stats
@@ -85,28 +82,24 @@ class Engine:
                     self._release(request)
             return record
 
-    def advance(self, requests: Sequence[Request]) -> None:
-        """As `step`, for the owner of `requests`: raises what ended one of those, not what ended others alone."""
-        with self.lock:
-            concerned = [*self.waiting, *self.running]
-            try:
-                self.step()
-            except Exception as error:
-                if not any(request.error is error for request in concerned):
-                    raise  # or nobody would
-            for request in requests:
-                if request.error is not None:
-                    raise request.error
+    def abort(self, request: Request, reason: FinishReason = "abort") -> None:
+        """End a request before its time, and free what it holds."""
+        if request in self.waiting:
+            self.waiting.remove(request)
+        if not request.is_finished:
+            request.finish_reason = reason
+        if request in self.running:
+            self._release(request)
 
-    def abort(self, request: Request) -> None:
-        """End a request whose reader went away and free what it holds."""
-        with self.lock:
-            if request in self.waiting:
-                self.waiting.remove(request)
-            if not request.is_finished:
-                request.finish_reason = "abort"
-            if request in self.running:
-                self._release(request)
+    def fail(self, error: BaseException) -> None:
+        """End all requests for an error."""
+        requests = [*self.waiting, *self.running]
+        self.waiting.clear()
+        self._fail(requests, error)
+
+    def close(self) -> None:
+        """Free what is kept beside running requests."""
+        self.memory.close()
 
     def _admit(self) -> None:
         """Begin requests in their order, but for those whose prompt another one is just reading."""

@@ -132,6 +132,11 @@ class KVMemory:
         self._regions[slot], request.slot = region, slot
         return True
 
+    def close(self) -> None:
+        """Free the regions of finished requests."""
+        while self.prefixes.evict():
+            pass
+
     def snapshot(self) -> MemorySnapshot:
         """Plain data for whoever watches."""
         return MemorySnapshot(

@@ -1,25 +1,30 @@
 """For people in a hurry: `LLM().generate("Once upon a time")`."""
 
-import asyncio
 import logging
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+import weakref
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any
 
 from foreword.checkpoint.tokenizer import Tokenizer
 from foreword.config import STEADY_METHOD, DraftConfig, draft_config
 from foreword.draft.registry import check_draft_config, make_drafter
+from foreword.engine.async_stream import AsyncStream
 from foreword.engine.compatibility import check_pair
 from foreword.engine.engine import Engine
-from foreword.engine.intake import Intake
+from foreword.engine.intake import Intake, PreparedPrompt
+from foreword.engine.intake_threads import IntakeThreads
 from foreword.engine.kv_budget import kv_budget
+from foreword.engine.loop import EngineLoop
 from foreword.engine.policy import check_policy, make_controller
 from foreword.engine.profile_file import read_profile
 from foreword.engine.prompts import Prompt, split_prompts
-from foreword.engine.request import Request
-from foreword.engine.result import Piece, Result
+from foreword.engine.result import Piece, RequestId, Result
 from foreword.engine.step import StepParts
+from foreword.engine.submission import Answer, Submission, wait_for
 from foreword.errors import ConfigError
 from foreword.sampling.drafting_params import DraftingParams
 from foreword.sampling.params import SamplingParams
@@ -98,12 +103,10 @@ class LLM:
             self.config = replace(self.config, num_speculative_tokens=drafter_.default_num_nodes)
         num_nodes = 0 if self.config.method == "none" else self.config.num_speculative_tokens or 0
         controller = make_controller(policy if num_nodes else "fixed", target, num_nodes, self.config.method)
-        self.engine = Engine(
-            StepParts(controller, drafter_, target, rule),
-            batch_size,
-            kv_budget(target.decoder, kv_cache_bytes, prefix_cache),
-        )
+        budget = kv_budget(target.decoder, kv_cache_bytes, prefix_cache)
+        self.replace_engine(Engine(StepParts(controller, drafter_, target, rule), batch_size, budget))
         self._intake = Intake(self.model.checkpoint)
+        self._threads = IntakeThreads()
 
     @classmethod
     def from_transformers(
@@ -129,6 +132,7 @@ class LLM:
         params: SamplingParams | Sequence[SamplingParams] | None = None,
         *,
         drafting: DraftingParams | Sequence[DraftingParams | None] | None = None,
+        request_id: RequestId | Sequence[RequestId] | None = None,
     ) -> list[Result]:
         """Answer one prompt or many, in order. A prompt is plain text, token ids or chat messages.
 
@@ -144,9 +148,10 @@ class LLM:
         params: SamplingParams | Sequence[SamplingParams] | None = None,
         *,
         drafting: DraftingParams | Sequence[DraftingParams | None] | None = None,
+        request_id: RequestId | Sequence[RequestId] | None = None,
     ) -> Iterator[Result]:
         """As `generate`, but each answer as soon as it and those before it are there."""
-        return self._results(self._requests(split_prompts(prompts), params, drafting))
+        return self._results(self._prepare(split_prompts(prompts), params, drafting, request_id))
 
     def as_completed(
         self,
@@ -154,152 +159,123 @@ class LLM:
         params: SamplingParams | Sequence[SamplingParams] | None = None,
         *,
         drafting: DraftingParams | Sequence[DraftingParams | None] | None = None,
+        request_id: RequestId | Sequence[RequestId] | None = None,
     ) -> Iterator[tuple[int, Result]]:
         """As `iterate`, but each answer as soon as it is there, with its place in `generate`'s list."""
-        return self._completed(self._requests(split_prompts(prompts), params, drafting))
+        return self._completed(self._prepare(split_prompts(prompts), params, drafting, request_id))
 
     def stream(
-        self, prompt: Prompt, params: SamplingParams | None = None, *, drafting: DraftingParams | None = None
+        self,
+        prompt: Prompt,
+        params: SamplingParams | None = None,
+        *,
+        drafting: DraftingParams | None = None,
+        request_id: RequestId | None = None,
     ) -> Iterator[Piece]:
         """Answer one prompt, piece by piece. A reader that goes away frees the request.
 
         No piece ends inside a character or shows the beginning of a stop string. With `n` answers their pieces come in
         turn (`Piece.sample_index`).
         """
-        return self._pieces(self._requests([prompt], params, drafting, streams=True))
+        return self._pieces(self._prepare([prompt], params, drafting, request_id, streams=True))
 
     def astream(
-        self, prompt: Prompt, params: SamplingParams | None = None, *, drafting: DraftingParams | None = None
-    ) -> AsyncIterator[Piece]:
-        """As `stream`, for `async for`. Passes run in a thread, so the event loop stays free and streams share them."""
-        return self._async_pieces(self._requests([prompt], params, drafting, streams=True))
+        self,
+        prompt: Prompt,
+        params: SamplingParams | None = None,
+        *,
+        drafting: DraftingParams | None = None,
+        request_id: RequestId | None = None,
+    ) -> AsyncStream:
+        """As `stream`, for `async for`. The event loop stays free: also while a prompt is tokenized, and in passes.
+
+        What is wrong with prompt or options is told with the first piece, or by `await stream.start()`.
+        """
+        prepare = partial(self._prepare, [prompt], params, drafting, request_id, streams=True)
+        return AsyncStream(prepare, self._loop, self._threads)
 
     def encode(self, prompt: Prompt) -> list[int]:
         """Token ids of a prompt, checked against the vocabulary and the context; `ConfigError` says what is wrong."""
         return self._intake.encode(prompt)
 
-    def _requests(
+    def abort(self, request_id: RequestId) -> None:
+        """End a request between two passes: whoever waits for it gets what there is (`finish_reason` "abort").
+
+        May be called from any thread. An id that is not in use is ignored.
+        """
+        self._loop.abort(request_id)
+
+    def close(self, *, drain: bool = False) -> None:
+        """Take no more requests, end the running ones with `ClosedError` (or let them finish), and free their memory.
+
+        Waits for the pass under way. Whatever is asked afterwards raises `ClosedError`.
+        """
+        self._loop.close(drain)
+
+    def __enter__(self) -> "LLM":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @property
+    def engine(self) -> Engine:
+        """What runs the passes, in a thread of its own: only to be looked at while nothing runs."""
+        return self._loop.engine
+
+    def replace_engine(self, engine: Engine, max_queue: int | None = None) -> None:
+        """Answer by another engine, for tests and benchmarks."""
+        self._loop = EngineLoop(engine, max_queue)
+        weakref.finalize(self, self._loop.end).atexit = False
+
+    def _prepare(
         self,
         prompts: Sequence[Prompt],
         params: SamplingParams | Sequence[SamplingParams] | None,
         drafting: DraftingParams | Sequence[DraftingParams | None] | None,
+        request_ids: RequestId | Sequence[RequestId] | None = None,
         streams: bool = False,
-    ) -> list[Request]:
-        """Checked; says once where a reference is of no use."""
-        requests = self._intake.requests(prompts, params, drafting, streams=streams)
-        if self._warns_of_reference and any(r.drafting.enabled and r.reference_ids for r in requests):
+    ) -> list[PreparedPrompt]:
+        """Checked and tokenized; says once where a reference is of no use."""
+        prepared = self._intake.prepare(prompts, params, drafting, request_ids, streams=streams)
+        if self._warns_of_reference and any(p.drafting.enabled and p.drafting.reference for p in prepared):
             self._warns_of_reference = False
             logger.warning(
                 "drafter %r makes no use of a reference; ngram and suffix do, alone or in a cascade such as 'ngram,%s'",
                 self.config.method,
                 self.config.method,
             )
-        return requests
+        return prepared
 
-    def _results(self, requests: Sequence[Request]) -> Iterator[Result]:
-        for request in requests:
-            self.engine.add(request)
+    def _results(self, prompts: Sequence[PreparedPrompt]) -> Iterator[Result]:
+        ended: dict[int, Result] = {}
+        following = 0
+        for place, result in self._completed(prompts):
+            ended[place] = result
+            while following in ended:
+                yield ended.pop(following)
+                following += 1
+
+    def _completed(self, prompts: Sequence[PreparedPrompt]) -> Iterator[tuple[int, Result]]:
+        events: SimpleQueue[Answer | Exception] = SimpleQueue()
+        submission = Submission(prompts, events.put)
+        self._loop.submit(submission)
         try:
-            for request in requests:
-                while not request.is_finished:
-                    self.engine.advance(requests)
-                with self.engine.lock:
-                    result = self._result(request)
-                yield result
+            for _ in range(submission.num_requests):
+                answer = wait_for(events)
+                yield answer.place, answer.result()
         finally:
-            self._abort(requests)
+            self._loop.drop(submission)
 
-    def _completed(self, requests: Sequence[Request]) -> Iterator[tuple[int, Result]]:
-        for request in requests:
-            self.engine.add(request)
-        open_ = dict(enumerate(requests))
+    def _pieces(self, prompts: Sequence[PreparedPrompt]) -> Iterator[Piece]:
+        events: SimpleQueue[Answer | Exception] = SimpleQueue()
+        submission = Submission(prompts, events.put, streams=True)
+        self._loop.submit(submission)
         try:
-            while open_:
-                with self.engine.lock:
-                    ended = [(place, self._result(r)) for place, r in open_.items() if r.is_finished]
-                for place, result in ended:
-                    del open_[place]
-                    yield place, result
-                if open_ and not ended:
-                    self.engine.advance(requests)
+            num_open = submission.num_requests
+            while num_open:
+                piece = wait_for(events).take()
+                num_open -= piece.result is not None
+                yield piece
         finally:
-            self._abort(requests)
-
-    def _pieces(self, requests: Sequence[Request]) -> Iterator[Piece]:
-        readers = self._begin(requests)
-        try:
-            while any(not reader.is_done for reader in readers):
-                yield from self._advance(readers)
-        finally:
-            self._abort(requests)
-
-    async def _async_pieces(self, requests: Sequence[Request]) -> AsyncIterator[Piece]:
-        readers = self._begin(requests)
-        try:
-            while any(not reader.is_done for reader in readers):
-                for piece in await asyncio.to_thread(self._advance, readers):
-                    yield piece
-        finally:
-            self._abort(requests)
-
-    def _begin(self, requests: Sequence[Request]) -> list["_Reader"]:
-        for request in requests:
-            self.engine.add(request)
-        return [_Reader(request) for request in requests]
-
-    def _advance(self, readers: Sequence["_Reader"]) -> list[Piece]:
-        """One step, and what it brought these readers."""
-        with self.engine.lock:  # another thread's step may advance the same requests
-            if any(not reader.request.is_finished for reader in readers):
-                self.engine.advance([reader.request for reader in readers])
-            return [piece for reader in readers for piece in self._new_pieces(reader)]
-
-    def _new_pieces(self, reader: "_Reader") -> Iterator[Piece]:
-        """What is new since the last look; with the result once the answer has ended."""
-        request = reader.request
-        if reader.is_done:
-            return
-        assert request.text is not None, "a streamed request follows its text"
-        result = self._result(request) if request.is_finished else None
-        token_ids = request.new_ids[reader.num_sent :]
-        if request.is_finished or token_ids:
-            reader.num_sent += len(token_ids)
-            reader.is_done = request.is_finished
-            yield Piece(request.text.show(), token_ids, result, request.sampler.sample_index)
-
-    def _abort(self, requests: Sequence[Request]) -> None:
-        for request in requests:
-            self.engine.abort(request)
-
-    def _result(self, request: Request) -> Result:
-        """What a caller gets of a request that has ended; raises the error that ended it before its time."""
-        if request.error is not None:
-            raise request.error
-        new_ids, params = request.new_ids, request.params
-        assert request.finish_reason is not None, "a result is made of a request that has ended"
-        assert params.seed is not None
-        if request.text is not None:
-            text = request.text.finish()
-        else:
-            text = self.tokenizer.decode(new_ids) if new_ids else ""
-        return Result(
-            prompt_token_ids=request.token_ids[: request.prompt_len],
-            token_ids=new_ids,
-            text=text,
-            finish_reason=request.finish_reason,
-            seed=params.seed,
-            stats=request.stats,
-            sample_index=request.sampler.sample_index,
-            stop_string=None if request.text is None else request.text.stop_string,
-            logprobs=None if params.logprobs is None else request.logprobs,
-            prompt_logprobs=None if params.prompt_logprobs is None else request.prompt_logprobs,
-        )
-
-
-@dataclass
-class _Reader:
-    """How far one streamed answer has been handed out."""
-
-    request: Request
-    num_sent: int = 0
-    is_done: bool = False
+            self._loop.drop(submission)

@@ -8,7 +8,7 @@ from typing import TypeVar
 from foreword.draft.base import Plan
 from foreword.engine.answer_text import AnswerText
 from foreword.engine.guided import guided_tree
-from foreword.engine.result import FinishReason, TokenLogprob
+from foreword.engine.result import FinishReason, RequestId, TokenLogprob
 from foreword.engine.stats import RequestStats
 from foreword.errors import ConfigError, ForewordError, PromptTooLongError
 from foreword.sampling.drafting_params import DraftingParams
@@ -37,6 +37,7 @@ class Request:
         text: follows the answer's text, for stop strings and streams.
         grammar: what the answer must look like; not shared with another request.
         drafting: how it is drafted for. A reference among it counts only as token ids.
+        public_id: what its caller calls it; the answers to one prompt share it. `request_id` is the engine's own.
     """
 
     def __init__(
@@ -50,12 +51,14 @@ class Request:
         text: AnswerText | None = None,
         grammar: GrammarWalker | None = None,
         drafting: DraftingParams | None = None,
+        public_id: RequestId | None = None,
     ) -> None:
         if not prompt_ids:
             raise ConfigError("the prompt is empty: it has no tokens; give at least one")
         if len(prompt_ids) >= context_len:
             raise PromptTooLongError(len(prompt_ids), context_len)
         self.request_id = next(_next_id)
+        self.public_id: RequestId = self.request_id if public_id is None else public_id
         self.params = params.with_seed()
         self.drafting = drafting or DraftingParams()
         reference = self.drafting.reference or ()

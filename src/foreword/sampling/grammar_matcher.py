@@ -85,6 +85,12 @@ class GrammarWalker:
         self._matcher, self._vocab_size, self._end_ids = matcher, vocab_size, end_ids
         self._path: list[int] = []  # what the matcher has consumed
 
+    def copy(self) -> "GrammarWalker":
+        """Another one, which shares nothing that changes."""
+        made = GrammarWalker(self._matcher.deep_copy(), self._vocab_size, self._end_ids)
+        made._path = list(self._path)
+        return made
+
     def allowed(self, path: Sequence[int]) -> Bool[Tensor, " vocab"] | None:
         """Which tokens may follow `path`; None where the grammar does not allow the path itself."""
         if not self._go(path):
