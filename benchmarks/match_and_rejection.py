@@ -52,7 +52,7 @@ def main() -> None:
         for draft, make in makers.items():
             for name in RULES:
                 rule = make_verifier(name)
-                llm = LLM(model, "none")
+                llm = LLM(model, "none", prefix_cache=False)
                 target = Target(model.decoder, model)
                 config = DraftConfig(method="draft_model", draft_noise=rule.draft_mode.name.lower())
                 parts = StepParts(FixedController(args.k, draft), make(target, config), target, rule)

@@ -54,18 +54,19 @@ def expected(prompts, params):
     return [plain_tokens(DECODER, p, q) for p, q in zip(prompts, params, strict=True)]
 
 
-@pytest.mark.parametrize("drafter", DRAFTERS)
-@pytest.mark.parametrize("prefix_cache", [True, False])
+@pytest.mark.parametrize(
+    ("drafter", "prefix_cache"), [("none", True), ("suffix", True), ("layerskip", True), ("ngram", False)]
+)
 def test_twenty_requests_through_room_for_three(drafter, prefix_cache):
-    llm = tight_llm(drafter, rows=3 * 60, prefix_cache=prefix_cache)
+    llm = tight_llm(drafter, rows=3 * 30, prefix_cache=prefix_cache)
     prompts = [[i, i + 1, *range(i % 7)] for i in range(20)]
-    params = [SamplingParams(max_tokens=40, ignore_eos=True, seed=i, temperature=i % 2) for i in range(20)]
+    params = [SamplingParams(max_tokens=20, ignore_eos=True, seed=i, temperature=i % 2) for i in range(20)]
     results = llm.generate(prompts, params)
     assert [r.token_ids for r in results] == expected(prompts, params)
     cache = llm.engine.parts.target.cache
-    assert cache.most <= 180
+    assert cache.most <= 90
     assert cache.num_open == len(llm.engine.memory.prefixes)
-    assert all(r.stats.num_steps <= 39 for r in results)
+    assert all(r.stats.num_steps <= 19 for r in results)
 
 
 @pytest.mark.parametrize("drafter", DRAFTERS)
@@ -152,7 +153,7 @@ def test_a_shortage_that_nobody_knew_of_is_one_request_s_wait(monkeypatch):
 def test_random_requests_budgets_and_aborts(monkeypatch):
     """Everything at once; at the end every region is accounted for and holds what it should."""
     total_hits = total_preempted = 0
-    for number in range(40):
+    for number in range(15):
         rng = random.Random(number)
         rows = rng.choice((70, 130, 300, 3000))
         llm = tight_llm(
@@ -183,15 +184,15 @@ def test_random_requests_budgets_and_aborts(monkeypatch):
         check_all(llm, requests, rows)
         total_hits += llm.engine.memory.counts.num_hits
         total_preempted += llm.engine.memory.counts.num_preempted
-    assert total_hits > 50
-    assert total_preempted > 20
+    assert total_hits > 30
+    assert total_preempted > 5
 
 
 def check_all(llm, requests, rows):
+    engine = toy_llm(DECODER, TOKENIZER, prefix_cache=False, batch_size=1).engine
     for request in requests:
         prompt, sample = request.token_ids[: request.prompt_len], request.sampler.sample_index
         alone = Request(prompt, request.params, context_len=4096, sample_index=sample)
-        engine = toy_llm(DECODER, TOKENIZER, prefix_cache=False).engine
         engine.add(alone)
         drain(engine)
         assert request.error is None

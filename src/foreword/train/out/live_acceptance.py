@@ -35,7 +35,10 @@ def verified_tokens_per_step(
     deadline_s = time.perf_counter() + limit_s
     try:
         llm = LLM(
-            drafted_for(model, drafter, folder), DraftConfig(method=drafter, model=str(folder)), batch_size=_TOGETHER
+            drafted_for(model, drafter, folder),
+            DraftConfig(method=drafter, model=str(folder)),
+            batch_size=_TOGETHER,
+            prefix_cache=False,
         )
         results = []
         for start in range(0, len(prompts), _TOGETHER):

@@ -41,8 +41,8 @@ def measure_speeds(
     try:
         model = drafted_for(model, drafter, folder)
         llms = [
-            LLM(model, "none", batch_size=1),
-            LLM(model, DraftConfig(method=drafter, model=str(folder)), batch_size=1),
+            LLM(model, "none", batch_size=1, prefix_cache=False),
+            LLM(model, DraftConfig(method=drafter, model=str(folder)), batch_size=1, prefix_cache=False),
         ]
     except ForewordError:
         return None  # the last measurement has said why
