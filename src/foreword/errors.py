@@ -21,6 +21,7 @@ into one line on stderr and exit code 2.
 
 import difflib
 from collections.abc import Iterable
+from typing import Any
 
 
 class ForewordError(Exception):
@@ -44,9 +45,9 @@ class PromptTooLongError(ConfigError):
 class UnknownNameError(ConfigError):
     """A name that is not registered."""
 
-    def __init__(self, kind: str, name: str, allowed: Iterable[str]) -> None:
+    def __init__(self, kind: str, name: Any, allowed: Iterable[str]) -> None:
         names = sorted(allowed)
-        near = difflib.get_close_matches(name, names, n=1)
+        near = difflib.get_close_matches(name, names, n=1) if isinstance(name, str) else []
         hint = f" (did you mean {near[0]!r}?)" if near else ""
         super().__init__(f"unknown {kind} {name!r}{hint}; known: {', '.join(names)}")
 

@@ -76,7 +76,7 @@ def test_the_youngest_makes_way_and_goes_on_later(drafter, monkeypatch):
     params = [SamplingParams(max_tokens=60, ignore_eos=True, seed=i, temperature=i % 2, logprobs=1) for i in range(6)]
     results = llm.generate(prompts, params)
     assert [r.token_ids for r in results] == expected(prompts, params)
-    assert llm.engine.memory.counts.num_preempted > 1
+    assert llm.engine.memory.num_preempted > 1
     assert llm.engine.parts.target.cache.most <= 120
     assert all(len(r.logprobs) == 60 for r in results)
     if drafter == "none":
@@ -88,7 +88,7 @@ def test_prompt_logprobs_are_whole_after_a_preemption(monkeypatch):
     prompts = [list(range(i, i + 20)) for i in range(3)]
     params = SamplingParams(max_tokens=30, ignore_eos=True, prompt_logprobs=1)
     results = llm.generate(prompts, params)
-    assert llm.engine.memory.counts.num_preempted > 0
+    assert llm.engine.memory.num_preempted > 0
     roomy = tight_llm(rows=10_000).generate(prompts, params)
     assert [r.prompt_logprobs for r in results] == [r.prompt_logprobs for r in roomy]
     assert [r.token_ids for r in results] == [r.token_ids for r in roomy]
@@ -147,7 +147,7 @@ def test_a_shortage_that_nobody_knew_of_is_one_request_s_wait(monkeypatch):
     prompts = [[i, i] for i in range(8)]
     params = [SamplingParams(max_tokens=60, ignore_eos=True)] * 8
     assert [r.token_ids for r in llm.generate(prompts, params)] == expected(prompts, params)
-    assert llm.engine.memory.counts.num_preempted > 0
+    assert llm.engine.memory.num_preempted > 0
 
 
 def test_random_requests_budgets_and_aborts(monkeypatch):
@@ -182,8 +182,8 @@ def test_random_requests_budgets_and_aborts(monkeypatch):
                 llm.engine.abort(rng.choice(requests))
         drain(llm.engine)
         check_all(llm, requests, rows)
-        total_hits += llm.engine.memory.counts.num_hits
-        total_preempted += llm.engine.memory.counts.num_preempted
+        total_hits += llm.engine.metrics.prefix_cache_hits
+        total_preempted += llm.engine.memory.num_preempted
     assert total_hits > 30
     assert total_preempted > 5
 

@@ -113,9 +113,10 @@ def test_a_conversation_goes_on_while_another_branches_off_its_beginning():
     second, third = llm.generate([branch, whole], PARAMS)
     check([second, third], [branch, whole], PARAMS)
     assert (second.stats.cached_tokens, third.stats.cached_tokens) == (50, len(whole) - 2)
-    counts = llm.engine.memory.snapshot().counts
-    assert (counts.num_lookups, counts.num_hits, counts.num_copied) == (3, 2, 1)
-    assert counts.tokens_saved == 50 + len(whole) - 2
+    counts = llm.snapshot()
+    assert (counts.prefix_cache_queries, counts.prefix_cache_hits, llm.engine.memory.num_copied) == (3, 2, 1)
+    assert counts.cached_tokens == 50 + len(whole) - 2
+    assert counts.kv_cache_bytes >= counts.prefix_cache_bytes > 0
 
 
 def test_the_region_used_longest_ago_leaves_first():

@@ -21,9 +21,13 @@ class AsyncStream(AsyncIterator[Piece]):
     """
 
     def __init__(
-        self, prepare: Callable[[], Sequence[PreparedPrompt]], loop: EngineLoop, threads: IntakeThreads
+        self,
+        prepare: Callable[[], Sequence[PreparedPrompt]],
+        loop: EngineLoop,
+        threads: IntakeThreads,
+        timeout_s: float | None = None,
     ) -> None:
-        self._prepare, self._loop, self._threads = prepare, loop, threads
+        self._prepare, self._loop, self._threads, self._timeout_s = prepare, loop, threads, timeout_s
         self._events: asyncio.Queue[Answer | Exception] = asyncio.Queue()
         self._submission: Submission | None = None
         self._num_open = 0
@@ -36,7 +40,7 @@ class AsyncStream(AsyncIterator[Piece]):
         try:
             prompts = await self._threads.run(self._prepare)
             post = partial(asyncio.get_running_loop().call_soon_threadsafe, self._events.put_nowait)
-            submission = Submission(prompts, post, streams=True, is_blocking=False)
+            submission = Submission(prompts, post, streams=True, is_blocking=False, timeout_s=self._timeout_s)
             self._loop.submit(submission)
         except BaseException:
             self._is_done = True

@@ -11,6 +11,7 @@ from typing import Any
 from foreword.draft.base import DraftNeed
 from foreword.engine.kv_budget import KVBudget
 from foreword.engine.kv_memory import KVMemory, Outcome
+from foreword.engine.metrics import EngineMetrics
 from foreword.engine.request import Request
 from foreword.engine.result import FinishReason
 from foreword.engine.stats import EngineStats
@@ -33,7 +34,7 @@ class Engine:
     """
 
     def __init__(self, parts: StepParts, batch_size: int = 8, budget: KVBudget | None = None) -> None:
-        self.stats = EngineStats()
+        self.stats, self.metrics = EngineStats(), EngineMetrics()
         self.parts = self._watched(parts)
         self.batch_size = batch_size
         self.waiting: deque[Request] = deque()
@@ -74,6 +75,7 @@ class Engine:
                 stats.total_s += total_s
                 times = StepTimes(total_s, stats.draft_s - draft_s, stats.target_s - target_s)
                 self.parts.controller.observe(batch, record, times)
+                self.metrics.stepped(batch, record, self.memory)
             except BaseException as error:
                 self._fail(batch, error)  # a failed pass leaves no half-known state behind
                 raise
@@ -84,10 +86,11 @@ class Engine:
 
     def abort(self, request: Request, reason: FinishReason = "abort") -> None:
         """End a request before its time, and free what it holds."""
-        if request in self.waiting:
-            self.waiting.remove(request)
         if not request.is_finished:
             request.finish_reason = reason
+        if request in self.waiting:
+            self.waiting.remove(request)
+            self.metrics.ended(request, has_started=request.was_preempted)
         if request in self.running:
             self._release(request)
 
@@ -117,8 +120,9 @@ class Engine:
                     continue
                 self.waiting.remove(request)
                 self.running.append(request)
-                if not request.new_ids:
+                if not request.was_preempted:
                     request.start_s = time.perf_counter()  # time in the queue is not prefill
+                    self.metrics.started(request)
                 self.parts.drafter.start(request)
             except BaseException as error:
                 if request in self.waiting:
@@ -155,6 +159,7 @@ class Engine:
     def _release(self, request: Request) -> None:
         self.running.remove(request)
         self._is_short = False
+        self.metrics.ended(request)
         try:
             self._forget(request)
         finally:
@@ -175,6 +180,8 @@ class Engine:
             request.fail(error)
             if request in self.running:
                 self._release(request)
+            else:
+                self.metrics.ended(request, has_started=request.was_preempted)
 
     def _watched(self, parts: StepParts) -> StepParts:
         """The same parts, with the time spent in drafter and target counted."""

@@ -4,7 +4,6 @@ from dataclasses import dataclass
 
 import torch
 
-from foreword.errors import ConfigError
 from foreword.runtime.base import Decoder
 from foreword.runtime.native_load import available_bytes
 
@@ -22,17 +21,9 @@ class KVBudget:
 
 
 def kv_budget(decoder: Decoder, kv_cache_bytes: int | None = None, prefix_cache: bool = True) -> KVBudget:
-    """What was asked for; otherwise a share of what is free on the decoder's device just now.
-
-    Raises:
-        ConfigError: a value is of the wrong type or not positive.
-    """
-    if type(prefix_cache) is not bool:
-        raise ConfigError(f"prefix_cache is {prefix_cache!r}; allowed: True or False")
+    """What was asked for; otherwise a share of what is free on the decoder's device just now."""
     max_finished = MAX_FINISHED if prefix_cache else 0
     if kv_cache_bytes is not None:
-        if type(kv_cache_bytes) is not int or kv_cache_bytes < 1:
-            raise ConfigError(f"kv_cache_bytes is {kv_cache_bytes!r}; allowed: a whole number, 1 or above")
         return KVBudget(kv_cache_bytes, kv_cache_bytes, max_finished)
     free = free_bytes(decoder)
     if free is None:

@@ -9,7 +9,6 @@ The bound is on what is held between passes: a region that grows is copied, and 
 
 from bisect import bisect_right
 from collections.abc import Callable
-from dataclasses import dataclass, replace
 from enum import Enum
 from functools import partial
 from typing import TypeVar
@@ -33,29 +32,6 @@ class Outcome(Enum):
     FULL = "full"  # memory is short
 
 
-@dataclass
-class MemoryCounts:
-    """What was found in the cache, and what memory cost; over all requests so far."""
-
-    num_lookups: int = 0
-    num_hits: int = 0  # requests that found a beginning
-    num_copied: int = 0  # of these, by a copy
-    tokens_saved: int = 0  # prompt tokens that were not read again
-    num_preempted: int = 0  # times that a running request had to make way
-
-
-@dataclass(frozen=True)
-class MemorySnapshot:
-    """Counts and sizes at one moment."""
-
-    counts: MemoryCounts
-    num_evicted: int
-    num_finished: int  # regions kept of finished requests
-    finished_bytes: int
-    num_bytes: int  # of all regions
-    total_bytes: int | None  # how much there may be
-
-
 class KVMemory:
     """Gives requests their regions of one cache.
 
@@ -67,7 +43,8 @@ class KVMemory:
     def __init__(self, cache: KVCache, budget: KVBudget) -> None:
         self._cache, self.budget = cache, budget
         self.prefixes = PrefixCache(cache, budget.max_finished, budget.finished_bytes)
-        self.counts = MemoryCounts()
+        self.num_copied = 0  # regions that began as a copy
+        self.num_preempted = 0
         self._regions: dict[int, Region] = {}  # of running requests, by slot
 
     def begin(self, request: Request) -> Outcome:
@@ -87,7 +64,8 @@ class KVMemory:
             return Outcome.FULL
         self._regions[region.slot] = region
         request.slot, request.kv_len = region.slot, self._cache.length(region.slot)
-        self._count(request, match)
+        if not request.was_preempted:
+            request.stats.cached_tokens = request.kv_len
         return Outcome.BEGUN
 
     def end(self, request: Request, *, keeps: bool) -> None:
@@ -104,7 +82,7 @@ class KVMemory:
         """Take a running request's region away. What it has said so far is read again when it goes on."""
         self.end(request, keeps=False)
         request.restart()
-        self.counts.num_preempted += 1
+        self.num_preempted += 1
 
     def reserve(self, slot: int, capacity: int) -> None:
         """Make a region at least `capacity` rows long; where there is no room, finished ones make way.
@@ -137,16 +115,10 @@ class KVMemory:
         while self.prefixes.evict():
             pass
 
-    def snapshot(self) -> MemorySnapshot:
-        """Plain data for whoever watches."""
-        return MemorySnapshot(
-            replace(self.counts),
-            self.prefixes.num_evicted,
-            len(self.prefixes),
-            self.prefixes.num_bytes,
-            self._cache.num_bytes,
-            self.budget.total_bytes,
-        )
+    @property
+    def num_bytes(self) -> int:
+        """Memory of all regions."""
+        return self._cache.num_bytes
 
     def _is_being_read(self, request: Request, num_found: int) -> bool:
         """Whether a running request is reading its prompt and will soon hold more of this one's than is there now."""
@@ -187,7 +159,9 @@ class KVMemory:
         if copied is None:
             return self._with_room(need, partial(self._cache.open, rows))
         fork = partial(self._cache.fork, copied.region.slot, copied.length, rows)
-        return self._with_room(need, fork, spared=copied.region)
+        slot = self._with_room(need, fork, spared=copied.region)
+        self.num_copied += 1
+        return slot
 
     def _taken_over(self, request: Request, match: Match) -> Region:
         """A finished region as it is, cut to what is shared."""
@@ -227,17 +201,6 @@ class KVMemory:
             f"{_mebibytes(self.budget.total_bytes or 0)} (kv_cache_bytes) are taken; allow more, or run fewer requests "
             "side by side"
         )
-
-    def _count(self, request: Request, match: Match | None) -> None:
-        counts = self.counts
-        counts.num_lookups += 1
-        if request.new_ids:  # it was preempted
-            return
-        request.stats.cached_tokens = request.kv_len
-        if request.kv_len:
-            counts.num_hits += 1
-            counts.num_copied += match is not None and request.slot != match.region.slot
-            counts.tokens_saved += request.kv_len
 
 
 def _mebibytes(num_bytes: int) -> str:

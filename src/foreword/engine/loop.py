@@ -11,9 +11,12 @@ middle of a pass, in this thread or another. It takes no lock that interrupted c
 """
 
 import atexit
+import heapq
+import itertools
 import logging
 import os
 import threading
+import time
 import weakref
 from collections import deque
 from collections.abc import Callable
@@ -25,13 +28,16 @@ from typing import TypeVar
 import torch
 
 from foreword.engine.engine import Engine
-from foreword.engine.result import RequestId
+from foreword.engine.intake import PreparedPrompt
+from foreword.engine.result import FinishReason, RequestId
+from foreword.engine.snapshot import EngineSnapshot
 from foreword.engine.submission import Answer, Submission
 from foreword.errors import ClosedError, ConfigError, ForewordError, QueueFullError
 
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
+_numbers = itertools.count()
 _loops: "weakref.WeakSet[EngineLoop]" = weakref.WeakSet()  # for the end of the process, and for its children
 
 
@@ -45,6 +51,7 @@ class EngineLoop:
 
     def __init__(self, engine: Engine, max_queue: int | None = None) -> None:
         self.engine, self.max_queue = engine, max_queue
+        self._num_submitted = 0  # requests
         self._reset()
         self._refusal: ForewordError | None = None  # why nothing more is taken
         _loops.add(self)
@@ -57,6 +64,7 @@ class EngineLoop:
         self._live: dict[RequestId, Submission] = {}
         self._backlog: deque[Submission] = deque()  # with requests that the engine does not have yet
         self._open: list[Answer] = []  # of requests that the engine has
+        self._deadlines: list[tuple[float, int, Submission]] = []  # a heap; the number tells equal times apart
         self._is_asleep = False  # the thread waits for a note, and nothing is half done
         self._ending: str | None = None  # "drain" or "now"
 
@@ -79,6 +87,7 @@ class EngineLoop:
                     raise ConfigError(f"request id {prompt.request_id!r} is in use; give each running request its own")
             self._live |= {prompt.request_id: submission for prompt in submission.prompts}
             self._queued[submission] = None
+            self._num_submitted += submission.num_requests
             self._notes.put(partial(self._receive, submission))
             if self._thread is None:
                 # A new thread of torch does not know what was set in this one.
@@ -93,6 +102,11 @@ class EngineLoop:
     def drop(self, submission: Submission) -> None:
         """Leave a note that nobody waits for a call any more."""
         self._notes.put(partial(self._drop, submission))
+
+    def snapshot(self) -> EngineSnapshot:
+        """What the engine has done so far."""
+        engine = self.engine
+        return engine.metrics.snapshot(self._num_submitted, len(engine.running), engine.stats)
 
     def call(self, function: Callable[[], T]) -> "Future[T]":
         """Run a function between two passes, when earlier notes have been read."""
@@ -134,6 +148,7 @@ class EngineLoop:
         try:
             with torch.no_grad():
                 while self._read_notes():
+                    self._end_late()
                     self._hand_over()
                     self._step()
                     self._tell()
@@ -162,22 +177,38 @@ class EngineLoop:
 
     def _receive(self, submission: Submission) -> None:
         self._backlog.append(submission)
+        if submission.deadline_s is not None:
+            heapq.heappush(self._deadlines, (submission.deadline_s, next(_numbers), submission))
 
     def _abort(self, request_id: RequestId) -> None:
         submission = self._live.get(request_id)
         if submission is None:
             return
-        for answer in self._open:
-            if answer.prompt.request_id == request_id:
-                self.engine.abort(answer.request)
         (prompt,) = [prompt for prompt in submission.prompts if prompt.request_id == request_id]
-        self._open += submission.end_unmade("abort", prompt)
+        self._end_early(submission, "abort", prompt)
+
+    def _end_late(self) -> None:
+        while self._deadlines and self._deadlines[0][0] <= time.perf_counter():
+            _, _, submission = heapq.heappop(self._deadlines)
+            self._end_early(submission, "timeout")
+
+    def _end_early(self, submission: Submission, reason: FinishReason, prompt: PreparedPrompt | None = None) -> None:
+        """End what has not ended of a call, or of one of its prompts, and tell its caller."""
+        for answer in self._open:
+            if answer.submission is submission and prompt in (None, answer.prompt):
+                self.engine.abort(answer.request, reason)
+        unmade = submission.end_unmade(reason, prompt)
+        for answer in unmade:
+            self.engine.metrics.ended(answer.request, has_started=False)
+        self._open += unmade
         self._tell()
 
     def _drop(self, submission: Submission) -> None:
         for answer in self._open:
             if answer.submission is submission:
                 self.engine.abort(answer.request)
+        self.engine.metrics.dropped(submission.num_requests - submission.num_made)
+        submission.num_made = submission.num_requests
         self._forget(submission)
 
     def _end(self, how: str) -> None:

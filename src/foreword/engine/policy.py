@@ -15,7 +15,7 @@ POLICIES: dict[str, str] = {
 
 def check_policy(name: str) -> None:
     """Raise `UnknownNameError`, which lists the names, if there is no such policy."""
-    if name not in POLICIES:
+    if not isinstance(name, str) or name not in POLICIES:
         raise UnknownNameError("policy", name, POLICIES)
 
 

@@ -77,10 +77,11 @@ class Request:
         self.prompt_logprobs: list[TokenLogprob | None] = [None]
         self.slot = -1
         self.kv_len = 0
+        self.was_preempted = False  # it was running, and had to begin anew
         self.finish_reason: FinishReason | None = "length" if self.remaining == 0 else None
         self.error: Exception | None = None  # what ended it before its time; its owner is told
         self.stats = RequestStats(prompt_tokens=self.prompt_len)
-        self.start_s = time.perf_counter()
+        self.arrived_s = self.start_s = time.perf_counter()  # of the call; of its admission, once it is admitted
         self.first_token_s = 0.0
 
     @property
@@ -119,6 +120,7 @@ class Request:
     def restart(self) -> None:
         """Its region of the cache is gone: everything is to be read again. The tokens stay."""
         self.kv_len = 0
+        self.was_preempted = True
         self.prompt_logprobs = [None]
 
     def attempt(self, call: Callable[..., T], *args: object) -> T | None:

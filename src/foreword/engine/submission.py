@@ -6,8 +6,10 @@ events.get()               <-------  post(answer): it has ended, or has somethin
 answer.take()              <-------  answer.look(): what a step brought, kept until it is taken
 """
 
+import math
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from queue import Empty, SimpleQueue
 
@@ -15,6 +17,7 @@ from foreword.engine.intake import PreparedPrompt
 from foreword.engine.request import Request
 from foreword.engine.result import FinishReason, Piece, Result
 from foreword.engine.result_of import result_of
+from foreword.errors import ConfigError
 
 
 class Answer:
@@ -72,6 +75,7 @@ class Submission:
             error that ended the whole call. It must not block.
         streams: whether the caller reads the answers while they grow.
         is_blocking: whether the caller is a thread that waits, and not an event loop.
+        timeout_s: seconds from now on after which what has not ended ends; None for no end.
     """
 
     def __init__(
@@ -81,10 +85,14 @@ class Submission:
         *,
         streams: bool = False,
         is_blocking: bool = True,
+        timeout_s: float | None = None,
     ) -> None:
         self.prompts, self.post, self.streams, self.is_blocking = tuple(prompts), post, streams, is_blocking
         self.num_requests = sum(prompt.params.n for prompt in self.prompts)
         self.num_left = {prompt: prompt.params.n for prompt in self.prompts}  # answers that have not ended
+        self.arrived_s = time.perf_counter()
+        self.deadline_s = None if timeout_s is None else self.arrived_s + timeout_s
+        self.num_made = 0
         self.has_begun = False  # one of its requests has been admitted
         self._unmade: Iterator[tuple[int, PreparedPrompt, int]] = self._places()
 
@@ -111,7 +119,17 @@ class Submission:
         return answers
 
     def _make(self, place: int, prompt: PreparedPrompt, sample: int) -> Answer:
-        return Answer(self, place, prompt, prompt.request(sample))
+        request = prompt.request(sample)
+        request.arrived_s = self.arrived_s
+        self.num_made += 1
+        return Answer(self, place, prompt, request)
+
+
+def check_timeout(timeout_s: float | None) -> None:
+    """`ConfigError` for a time that is none."""
+    is_number = isinstance(timeout_s, int | float) and not isinstance(timeout_s, bool)
+    if timeout_s is not None and not (is_number and 0 < timeout_s < math.inf):
+        raise ConfigError(f"timeout_s is {timeout_s!r}; allowed: a number of seconds above 0, or None for no limit")
 
 
 def wait_for(events: "SimpleQueue[Answer | Exception]") -> Answer:

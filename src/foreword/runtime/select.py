@@ -29,8 +29,10 @@ def choose_runtime(
     """Resolve every "auto". `ConfigError` for names that do not exist or do not go together."""
     names = (("runtime", runtime, RUNTIMES), ("dtype", dtype, DTYPES), ("kv_dtype", kv_dtype, KV_DTYPES))
     for kind, name, allowed in names:
-        if name not in allowed:
+        if not isinstance(name, str) or name not in allowed:
             raise UnknownNameError(kind, name, allowed)
+    if not isinstance(device, str):
+        raise ConfigError(f"device is {device!r}; allowed: auto, cpu, cuda, cuda:1 and so on")
     choice = _choose(runtime, dtype, device)
     if choice.name == "native":
         return replace(choice, kv_dtype="bfloat16" if kv_dtype == "auto" else kv_dtype)
@@ -73,8 +75,8 @@ def check_threads(threads: int | None) -> None:
     if threads is None:
         return
     most = max(_MANY_THREADS, os.cpu_count() or 1)
-    if threads < 1:
-        raise ConfigError(f"threads is {threads}; allowed: 1 or above")
+    if type(threads) is not int or threads < 1:
+        raise ConfigError(f"threads is {threads!r}; allowed: a whole number, 1 or above")
     if threads > most:
         raise ConfigError(f"threads is {threads}; allowed: at most {most}, and best no more than physical cores")
 

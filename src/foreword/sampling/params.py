@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from foreword.sampling.user_processors import LogitsProcessor, StatefulProcessor
 
 DEFAULT_MAX_TOKENS = 128
+MAX_N = 128  # answers per prompt
 _LOWEST_TEMPERATURE = 1e-5  # logits divided by less overflow
 
 
@@ -57,7 +58,7 @@ class SamplingParams:
     top_p: float = 1.0
     min_p: float = 0.0
     seed: int | None = None
-    n: int = 1  # answers a prompt; answer 0 uses the seed itself
+    n: int = 1  # answers per prompt, at most 128; answer 0 uses the seed itself
     max_tokens: int = DEFAULT_MAX_TOKENS
     min_tokens: int = 0  # no end token or stop string ends the answer before this many tokens precede it
     stop_token_ids: tuple[int, ...] = ()
@@ -90,7 +91,9 @@ class SamplingParams:
         _check_number("top_p", self.top_p, lambda p: 0 < p <= 1, "above 0, at most 1 (1 keeps all)")
         _check_number("min_p", self.min_p, lambda p: 0 <= p <= 1, "from 0 (off) to 1")
         self._set_integer("top_k", 0, "0 (off) or above")
-        self._set_integer("n", 1, "1 or above")
+        self._set_integer("n", 1, f"from 1 to {MAX_N}")
+        if self.n > MAX_N:
+            raise ConfigError(f"n is {self.n}; allowed: from 1 to {MAX_N}; ask several times for more")
         for name in ("logprobs", "prompt_logprobs"):
             if getattr(self, name) is not None:
                 self._set_integer(name, 0, "None (off), 0 (the token alone) or above")

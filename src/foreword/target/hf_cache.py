@@ -6,7 +6,7 @@ the layer's own business (grouped heads, keys and values of different widths, la
 A pass sees all its requests as one row of keys: the committed rows of each request, then the nodes of all of them.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -95,13 +95,17 @@ class HFCache(RegionCache[Region]):
 
     def region_bytes(self, capacity: int) -> int:
         """Memory that a region of `capacity` rows takes; 0 before the first pass."""
-        self._row_bytes = max([self._row_bytes, *(region.row_bytes for region in self._regions.values())])
-        return capacity * self._row_bytes
+        return capacity * (self._row_bytes or self._widest(self._regions.values()))
+
+    def _widest(self, regions: Iterable[Region]) -> int:
+        self._row_bytes = max([self._row_bytes, *(region.row_bytes for region in regions)])
+        return self._row_bytes
 
     def begin_pass(self, batch: PackedBatch, num_layers: int) -> "PassCache":
         """Claim scratch for all nodes; what the model is given as its cache."""
         ends = zip(batch.slots, batch.starts, batch.starts[1:], strict=False)
         regions = [self._claim(slot, end - first) for slot, first, end in ends]
+        self._widest(regions)
         return PassCache(regions, batch.starts, num_layers)
 
 

@@ -54,7 +54,7 @@ def load_model(
     device: str = "auto",
     kv_dtype: str = "auto",
     threads: int | None = None,
-    cache_dir: Path | None = None,
+    cache_dir: str | Path | None = None,
     show_progress: bool = False,
 ) -> LoadedModel:
     """Bring a model into memory: a Hugging Face folder, a hub id, a GGUF file, or None for the default model.
@@ -65,6 +65,13 @@ def load_model(
     check_model_name(model)
     choice = choose_runtime(runtime, dtype, device, kv_dtype)
     check_threads(threads)
+    if not isinstance(cache_dir, str | Path | None):
+        raise ConfigError(
+            f"cache_dir is {cache_dir!r}; allowed: the path of a folder, or None for the user's cache folder"
+        )
+    if not isinstance(show_progress, bool):
+        raise ConfigError(f"show_progress is {show_progress!r}; allowed: True or False")
+    cache_dir = None if cache_dir is None else Path(cache_dir)
     try:
         checkpoint = open_checkpoint(model, cache_dir=cache_dir, progress=show_progress)
     except UnsupportedModelError as refusal:
