@@ -1,14 +1,18 @@
 """Prompts that begin alike are read once, and the tokens are those of a model that knows nothing of it."""
 
+import ast
 import random
+from pathlib import Path
 
 import pytest
 
+import foreword
 from foreword.draft.base import BaseDrafter, DraftNeed
 from foreword.engine.kv_budget import KVBudget, kv_budget
-from foreword.engine.prefix_tree import BLOCK, PrefixTree, num_shared
+from foreword.engine.prefix_tree import BLOCK, PrefixTree
 from foreword.errors import ConfigError
 from foreword.sampling.params import SamplingParams
+from foreword.tree.shared_beginning import num_shared
 from tests.support.toy_decoder import ToyDecoder
 from tests.support.toy_engine import plain_tokens
 from tests.support.toy_llm import byte_tokenizer, toy_llm
@@ -188,6 +192,26 @@ def test_the_budget_is_a_share_of_what_is_free(monkeypatch):
     assert kv_budget(DECODER, 700, False) == KVBudget(700, 700, 0)
     monkeypatch.setattr("foreword.engine.kv_budget.available_bytes", lambda: None)
     assert kv_budget(DECODER) == KVBudget(None, None, 64)
+
+
+MEASURING = [
+    "bench/check_run.py", "bench/drafter_facts.py", "bench/runner.py", "cli/commands/check.py", "cli/commands/demo.py",
+    "train/out/live_acceptance.py", "train/out/live_speed.py", "tune/measure.py",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", MEASURING)
+def test_what_measures_reads_every_prompt(name):
+    """Else the second of two runs over the same prompts would be flattered."""
+    source = (Path(foreword.__file__).parent / name).read_text()
+    made = [
+        node for node in ast.walk(ast.parse(source))
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "LLM"
+    ]  # fmt: skip
+    assert made
+    for call in made:
+        given = {keyword.arg: ast.unparse(keyword.value) for keyword in call.keywords}
+        assert given.get("prefix_cache") == "False", ast.unparse(call)
 
 
 class Text:

@@ -217,6 +217,6 @@ class Runner:
         return answer
 
     def _differences(self, station: _Station, result: Result, reference: Answer) -> list[Difference]:
-        plain = LLM(self.model, "none", batch_size=1)
+        plain = LLM(self.model, "none", batch_size=1, prefix_cache=False)
         expected = replace(result, token_ids=reference.token_ids or [])
         return all_differences(plain, expected, result, self._params(station.cell))

@@ -15,10 +15,11 @@ from typing import TypeVar
 
 from foreword.engine.kv_budget import KVBudget
 from foreword.engine.prefix_cache import Match, PrefixCache, Region
-from foreword.engine.prefix_tree import BLOCK, num_shared
+from foreword.engine.prefix_tree import BLOCK
 from foreword.engine.request import Request
 from foreword.errors import CapacityError
 from foreword.runtime.base import KVCache
+from foreword.tree.shared_beginning import num_shared
 
 T = TypeVar("T")
 FIRST_ROWS = 512  # rows of a new region beyond the tokens that are known; it grows when needed

@@ -7,6 +7,8 @@ share most of it. A lookup costs a dictionary access per block; the last few tok
 from collections.abc import Sequence
 from typing import Generic, Protocol, TypeVar
 
+from foreword.tree.shared_beginning import num_shared
+
 BLOCK = 16  # tokens of an edge
 
 
@@ -85,14 +87,3 @@ class PrefixTree(Generic[E]):
         del node.entries[entry]
         if not node.entries:
             del (path[-1] if path else self._root).children[node.block]
-
-
-def num_shared(a: Sequence[int], b: Sequence[int]) -> int:
-    """Length of the longest beginning that two sequences of the same type share."""
-    low, high = 0, min(len(a), len(b))
-    if a[:high] == b[:high]:
-        return high
-    while high - low > 1:  # what is shared is at least `low` and less than `high`
-        middle = (low + high) // 2
-        low, high = (middle, high) if a[low:middle] == b[low:middle] else (low, middle)
-    return low
