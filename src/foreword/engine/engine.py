@@ -56,32 +56,25 @@ class Engine:
         """
         with self._torch_threads:
             self._admit()
-            batch: list[Request] = []
+            if not self.running:
+                return None
             start_s, stats = time.perf_counter(), self.stats
             draft_s, target_s = stats.draft_s, stats.target_s
             try:
-                while True:
-                    batch = self._select()
-                    if not batch:
-                        return None
-                    try:
-                        record = speculative_step(batch, self.parts)
-                        break
-                    except CapacityError:
-                        if not self._make_way():
-                            raise
+                batch, record = self._run_pass()
                 total_s = time.perf_counter() - start_s
                 stats.num_steps += 1
                 stats.total_s += total_s
                 times = StepTimes(total_s, stats.draft_s - draft_s, stats.target_s - target_s)
                 self.parts.controller.observe(batch, record, times)
-                self.metrics.stepped(batch, record, self.memory)
+                self.metrics.stepped(batch, record)
             except BaseException as error:
-                self._fail(batch, error)  # a failed pass leaves no half-known state behind
+                self._fail(list(self.running), error)  # a failed pass leaves no half-known state behind
                 raise
             for request in batch:
                 if request.is_finished:
                     self._release(request)
+            self.metrics.holds(self.memory)
             return record
 
     def abort(self, request: Request, reason: FinishReason = "abort") -> None:
@@ -103,6 +96,7 @@ class Engine:
     def close(self) -> None:
         """Free what is kept beside running requests."""
         self.memory.close()
+        self.metrics.holds(self.memory)
 
     def _admit(self) -> None:
         """Begin requests in their order, but for those whose prompt another one is just reading."""
@@ -130,6 +124,16 @@ class Engine:
                 self._fail([request], error)
                 raise
 
+    def _run_pass(self) -> tuple[list[Request], StepRecord]:
+        """One pass; where memory is too short for it, again with less."""
+        while True:
+            batch = sorted(self.running, key=_reads_prompt)  # those that decode first
+            try:
+                return batch, speculative_step(batch, self.parts)
+            except CapacityError:  # nothing has been committed
+                if not self._make_way():
+                    raise
+
     def _make_way(self) -> bool:
         """Do something about memory that a pass found short; False where nothing is left to do."""
         if len(self.running) > 1:
@@ -150,11 +154,6 @@ class Engine:
         self._forget(request)
         self.memory.preempt(request)
         self.waiting.appendleft(request)
-
-    def _select(self) -> list[Request]:
-        """All decoding requests, and the first that is still reading its prompt."""
-        prefilling = [r for r in self.running if r.is_prefilling]
-        return [r for r in self.running if not r.is_prefilling] + prefilling[:1]
 
     def _release(self, request: Request) -> None:
         self.running.remove(request)
@@ -197,6 +196,10 @@ class Engine:
                 commit=in_target(target.commit),
             ),
         )
+
+
+def _reads_prompt(request: Request) -> bool:
+    return request.is_prefilling
 
 
 class _Instead:

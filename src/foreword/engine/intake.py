@@ -136,7 +136,7 @@ def _ids(given: RequestId | Sequence[RequestId] | None, num_prompts: int) -> lis
     if len(ids) != num_prompts:
         raise ConfigError(f"{len(ids)} request ids for {num_prompts} prompts; give one a prompt, or none")
     if len(set(ids)) < len(ids):
-        raise ConfigError(f"request_id has {max(ids, key=ids.count)!r} twice; every prompt needs one of its own")
+        raise ConfigError("request_id has an id twice; every prompt needs one of its own")
     return ids  # type: ignore[return-value]
 
 

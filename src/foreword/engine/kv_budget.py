@@ -25,7 +25,11 @@ def kv_budget(decoder: Decoder, kv_cache_bytes: int | None = None, prefix_cache:
     max_finished = MAX_FINISHED if prefix_cache else 0
     if kv_cache_bytes is not None:
         return KVBudget(kv_cache_bytes, kv_cache_bytes, max_finished)
-    free = free_bytes(decoder)
+    return default_budget(free_bytes(decoder), max_finished)
+
+
+def default_budget(free: int | None, max_finished: int = MAX_FINISHED) -> KVBudget:
+    """Three quarters of the free memory, an eighth of it for regions of finished requests; no bound where it is not known."""
     if free is None:
         return KVBudget(max_finished=max_finished)
     return KVBudget(int(free * _TOTAL_SHARE), int(free * _FINISHED_SHARE), max_finished)

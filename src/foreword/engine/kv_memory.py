@@ -1,10 +1,11 @@
-"""Memory for keys and values: which requests may begin, what they find there, and who makes way when it is short.
+"""Memory for keys and values: admission, prefix reuse, growth and preemption.
 
-    begin     a request continues a finished region, copies the beginning that another one holds, or gets an empty one
-    wait      while another request is just reading what both begin with, or memory is short
-    grow      before a pass; regions of finished requests make way
+    begin     a request continues a finished region, copies the prefix that another region holds, or gets an empty region
+    wait      while another request is reading a prefix that both share, or while memory is short
+    grow      before a pass; regions of finished requests are evicted where memory is short
+    preempt   the request admitted last, where evicting is not enough: it is queued again and read again
 
-The bound is on what is held between passes: a region that grows is copied, and for that moment there twice.
+The budget bounds what is held between passes. A region that grows is copied, so for that moment it is there twice.
 """
 
 from bisect import bisect_right

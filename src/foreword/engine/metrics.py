@@ -55,13 +55,9 @@ class EngineMetrics:
         self.prefix_cache_queries += 1
         self.prefix_cache_hits += request.stats.cached_tokens > 0
 
-    def stepped(self, requests: Sequence[Request], record: StepRecord, memory: KVMemory) -> None:
+    def stepped(self, requests: Sequence[Request], record: StepRecord) -> None:
         """A pass was run for these requests."""
         self.num_steps += 1
-        self.kv_cache_bytes = memory.num_bytes
-        self.prefix_cache_bytes = memory.prefixes.num_bytes
-        self.prefix_cache_evictions = memory.prefixes.num_evicted
-        self.num_preempted = memory.num_preempted
         now_s = time.perf_counter()
         for index, (request, kept) in enumerate(zip(requests, record.num_emitted, strict=True)):
             tree = record.trees[index]
@@ -80,6 +76,11 @@ class EngineMetrics:
                 last_s = now_s
             if kept:
                 self.time_between_tokens.add((now_s - last_s) / kept, kept)
+
+    def holds(self, memory: KVMemory) -> None:
+        """What is held between two passes."""
+        self.kv_cache_bytes, self.prefix_cache_bytes = memory.num_bytes, memory.prefixes.num_bytes
+        self.prefix_cache_evictions, self.num_preempted = memory.prefixes.num_evicted, memory.num_preempted
 
     def ended(self, request: Request, has_started: bool = True) -> None:
         """A request ended, however it did."""

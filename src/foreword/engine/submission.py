@@ -81,7 +81,7 @@ class Submission:
     def __init__(
         self,
         prompts: Sequence[PreparedPrompt],
-        post: Callable[["Answer | Exception"], None],
+        post: Callable[["Answer | Exception"], object],
         *,
         streams: bool = False,
         is_blocking: bool = True,
