@@ -191,7 +191,7 @@ def test_the_budget_is_a_share_of_what_is_free(monkeypatch):
     assert kv_budget(DECODER) == KVBudget(6000, 1000, 64)
     assert kv_budget(DECODER, 700, False) == KVBudget(700, 700, 0)
     monkeypatch.setattr("foreword.engine.kv_budget.available_bytes", lambda: None)
-    assert kv_budget(DECODER) == KVBudget(None, None, 64)
+    assert kv_budget(DECODER) == KVBudget(None, 2**30, 64)
 
 
 MEASURING = [

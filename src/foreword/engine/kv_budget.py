@@ -8,6 +8,7 @@ from foreword.runtime.base import Decoder
 from foreword.runtime.native_load import available_bytes
 
 MAX_FINISHED = 64  # regions of finished requests
+_UNKNOWN_FINISHED = 2**30  # bytes for these where the free memory is not known
 _TOTAL_SHARE, _FINISHED_SHARE = 0.75, 0.125  # of the memory that is free
 
 
@@ -31,7 +32,7 @@ def kv_budget(decoder: Decoder, kv_cache_bytes: int | None = None, prefix_cache:
 def default_budget(free: int | None, max_finished: int = MAX_FINISHED) -> KVBudget:
     """Three quarters of the free memory, an eighth of it for regions of finished requests; no bound where it is not known."""
     if free is None:
-        return KVBudget(max_finished=max_finished)
+        return KVBudget(None, _UNKNOWN_FINISHED, max_finished)
     return KVBudget(int(free * _TOTAL_SHARE), int(free * _FINISHED_SHARE), max_finished)
 
 

@@ -44,6 +44,7 @@ class KVMemory:
 
     def __init__(self, cache: KVCache, budget: KVBudget) -> None:
         self._cache, self.budget = cache, budget
+        self.first_rows = FIRST_ROWS
         self.prefixes = PrefixCache(cache, budget.max_finished, budget.finished_bytes)
         self.num_copied = 0  # regions that began as a copy
         self.num_preempted = 0
@@ -92,8 +93,10 @@ class KVMemory:
         Raises:
             CapacityError: there is no room; the region is as it was.
         """
-        region = self._regions[slot]
-        if capacity > region.capacity:
+        region = self._regions.get(slot)
+        if region is None:  # of somebody who measures passes
+            self._cache.reserve(slot, capacity)
+        elif capacity > region.capacity:
             grown = max(capacity, region.capacity * 3 // 2)  # as the caches do, so that each row is copied a few times
             extra = self._cache.region_bytes(grown) - self._cache.region_bytes(region.capacity)
             self._with_room(extra, partial(self._cache.reserve, slot, grown))
@@ -105,7 +108,10 @@ class KVMemory:
         rows = self._most_rows(request.max_len + FIRST_ROWS)
         if self.budget.total_bytes is None or rows <= region.capacity:
             return False
-        slot = self._cache.fork(region.slot, request.kv_len, rows)
+        try:
+            slot = self._cache.fork(region.slot, request.kv_len, rows)
+        except CapacityError:
+            return False
         self._cache.close(region.slot)
         del self._regions[region.slot]
         region.slot, region.capacity = slot, rows
@@ -137,7 +143,7 @@ class KVMemory:
         if match is not None and match.goes_on:
             return self._taken_over(request, match)
         copied = match if match is not None and match.length >= BLOCK else None  # less is read as fast as copied
-        rows = min(request.max_len, len(request.token_ids) + FIRST_ROWS)
+        rows = min(request.max_len, len(request.token_ids) + self.first_rows)
         try:
             slot = self._new(rows, copied)
         except CapacityError as error:
