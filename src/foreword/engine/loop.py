@@ -46,7 +46,7 @@ class EngineLoop:
 
     Args:
         engine: touched by that thread alone from then on.
-        max_queue: most calls that may wait for their first request to be admitted; None for any number.
+        max_queue: most calls of which nothing has been handed to the engine; None for any number.
     """
 
     def __init__(self, engine: Engine, max_queue: int | None = None) -> None:
@@ -227,6 +227,7 @@ class EngineLoop:
                 self._backlog.popleft()
                 self._queued.pop(submission, None)
                 continue
+            self._queued.pop(submission, None)
             self._open.append(answer)
             self.engine.add(answer.request)
             room -= not answer.request.is_finished
@@ -243,9 +244,6 @@ class EngineLoop:
         still_open, failed = [], []
         for answer in self._open:
             submission = answer.submission
-            if not submission.has_begun and (answer.request.slot >= 0 or answer.request.is_finished):
-                submission.has_begun = True
-                self._queued.pop(submission, None)
             try:
                 if answer.look():
                     submission.post(answer)
