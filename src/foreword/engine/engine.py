@@ -27,8 +27,8 @@ class Engine:
     """Runs requests side by side, each at its own pace, at most `batch_size` at a time.
 
     A request's tokens do not depend on who shares the batch. It belongs to one thread, which calls everything here:
-    that of `EngineLoop`, or a test's own. `budget` bounds the memory of keys and values: a request that finds no room waits,
-    and where running ones need more than there is, the youngest makes way and is read again later.
+    that of `EngineLoop`, or a test's own. `budget` bounds the memory of keys and values: requests wait where it is
+    short, and where running ones outgrow it, the one admitted last is preempted and read again later.
 
     What goes wrong with one request ends that one, what goes wrong with a pass all that share it: `Request.error`.
     """
@@ -41,7 +41,7 @@ class Engine:
         self.running: list[Request] = []
         self.memory = KVMemory(parts.target.cache, _shareable(budget or KVBudget(), parts))
         parts.target.reserve = self.memory.reserve
-        self._is_short = False  # a request had to make way: nobody begins before one has ended
+        self._is_short = False  # a request was preempted: none is admitted before another has ended
         self._torch_threads = TorchThreads(1 if parts.target.decoder.has_own_threads else None)
 
     def add(self, request: Request) -> None:
@@ -99,7 +99,7 @@ class Engine:
         self.metrics.holds(self.memory)
 
     def _admit(self) -> None:
-        """Begin requests in their order, but for those whose prompt another one is just reading."""
+        """Admit requests in their order, but for those whose prefix another one is reading."""
         num_passed_over = 0
         for request in list(self.waiting):
             is_full = len(self.running) >= self.batch_size or (self._is_short and self.running)
@@ -125,7 +125,7 @@ class Engine:
                 raise
 
     def _run_pass(self) -> tuple[list[Request], StepRecord]:
-        """One pass; where memory is too short for it, again with less."""
+        """One pass; where memory is too short for it, another try with less."""
         while True:
             batch = sorted(self.running, key=_reads_prompt)  # those that decode first
             try:
@@ -135,7 +135,7 @@ class Engine:
                     raise
 
     def _make_way(self) -> bool:
-        """Do something about memory that a pass found short; False where nothing is left to do."""
+        """Free memory for a pass that found too little; False where nothing is left to free."""
         if len(self.running) > 1:
             self._preempt(self.running[-1])
             return True
@@ -148,7 +148,7 @@ class Engine:
         return False
 
     def _preempt(self, request: Request) -> None:
-        """Back to the head of the queue; what it has said so far is read again when it goes on."""
+        """Back to the head of the queue; prompt and output so far are read again when it is admitted."""
         self._is_short = True
         self.running.remove(request)
         self._forget(request)

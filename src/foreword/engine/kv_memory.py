@@ -82,7 +82,7 @@ class KVMemory:
         request.slot = -1
 
     def preempt(self, request: Request) -> None:
-        """Take a running request's region away. What it has said so far is read again when it goes on."""
+        """Take a running request's region away; its prompt and output so far are to be read again."""
         self.end(request, keeps=False)
         request.restart()
         self.num_preempted += 1
