@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from foreword.checkpoint.tokenizer import Tokenizer
-    from foreword.config import DraftConfig
+    from foreword.draft.draft_config import DraftConfig
     from foreword.engine.async_llm import AsyncLLM
     from foreword.engine.async_stream import AsyncStream
     from foreword.engine.llm import LLM
@@ -101,7 +101,7 @@ _HOMES = {
     "ClosedError": "foreword.errors",
     "ConfigError": "foreword.errors",
     "DownloadError": "foreword.errors",
-    "DraftConfig": "foreword.config",
+    "DraftConfig": "foreword.draft.draft_config",
     "DraftSnapshot": "foreword.engine.snapshot",
     "DraftTree": "foreword.tree.draft_tree",
     "DraftingParams": "foreword.sampling.drafting_params",

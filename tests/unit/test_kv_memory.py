@@ -153,7 +153,7 @@ def test_a_shortage_that_nobody_knew_of_is_one_request_s_wait(monkeypatch):
 def test_random_requests_budgets_and_aborts(monkeypatch):
     """Everything at once; at the end every region is accounted for and holds what it should."""
     total_hits = total_preempted = 0
-    for number in range(15):
+    for number in range(8):
         rng = random.Random(number)
         rows = rng.choice((70, 130, 300, 3000))
         llm = tight_llm(
@@ -184,8 +184,8 @@ def test_random_requests_budgets_and_aborts(monkeypatch):
         check_all(llm, requests, rows)
         total_hits += llm.engine.metrics.prefix_cache_hits
         total_preempted += llm.engine.memory.num_preempted
-    assert total_hits > 30
-    assert total_preempted > 5
+    assert total_hits > 10
+    assert total_preempted > 2
 
 
 def check_all(llm, requests, rows):

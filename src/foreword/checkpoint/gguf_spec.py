@@ -5,25 +5,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from foreword.checkpoint.families import FAMILIES, gguf_names
 from foreword.checkpoint.gguf_header import GgufHeader
 from foreword.config import Llama3RopeScaling, ModelSpec, RopeSpec
 from foreword.errors import CheckpointError, ConfigError, UnsupportedModelError
 
-
-@dataclass(frozen=True)
-class GgufFamily:
-    """How an architecture differs from Llama's."""
-
-    permuted_qk: bool = False  # rows of q and k are stored for the interleaved rotary layout
-    qkv_bias: bool = False
-    qk_norm: bool = False
-
-
-ARCHITECTURES: Mapping[str, GgufFamily] = {
-    "llama": GgufFamily(permuted_qk=True),
-    "qwen2": GgufFamily(qkv_bias=True),
-    "qwen3": GgufFamily(qk_norm=True),
-}
 ROPE_TYPES = ("none", "linear")
 ROPE_FREQS = "rope_freqs.weight"
 # Extra tables of rotary schemes that foreword does not compute.
@@ -31,15 +17,15 @@ _LONG_ROPE = ("rope_factors_long.weight", "rope_factors_short.weight")
 
 
 def architecture_of(header: GgufHeader, source: str) -> str:
-    """The architecture's name, one of `ARCHITECTURES`.
+    """The architecture's name, one of `families.gguf_names()`.
 
     Raises:
         UnsupportedModelError: another architecture, a mixture of experts, or one part of a split file.
     """
     name = str(header.metadata.get("general.architecture"))
-    if name not in ARCHITECTURES:
+    if name not in gguf_names():
         raise UnsupportedModelError(
-            f"{source} has architecture {name!r}, which foreword does not have; supported: {', '.join(ARCHITECTURES)}"
+            f"{source} has architecture {name!r}, which foreword does not have; supported: {', '.join(gguf_names())}"
         )
     if header.metadata.get(f"{name}.expert_count"):
         raise UnsupportedModelError(f"{source} is a mixture of experts; supported: dense models")
@@ -54,7 +40,7 @@ def architecture_of(header: GgufHeader, source: str) -> str:
 def spec_from_gguf(header: GgufHeader, source: str) -> ModelSpec:
     """What the model is; for `RopeSpec.llama3` see `with_rope_freqs`."""
     name = architecture_of(header, source)
-    family = ARCHITECTURES[name]
+    family = FAMILIES[name]
     read = _Reader(header.metadata, name, source)
     hidden_size, num_heads = read.size("embedding_length"), read.size("attention.head_count")
     head_dim = read.size("attention.key_length", hidden_size // num_heads)
@@ -65,7 +51,7 @@ def spec_from_gguf(header: GgufHeader, source: str) -> ModelSpec:
             raise UnsupportedModelError(f"{source} uses long rope ({table}); supported: no scaling, linear, llama3")
     try:
         return ModelSpec(
-            family=name,
+            family=family.same_as or name,
             hidden_size=hidden_size,
             intermediate_size=read.size("feed_forward_length"),
             num_layers=read.size("block_count"),

@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from foreword.checkpoint.cache import cache_folder
-from foreword.checkpoint.progress import Report, reporting, silent
 from foreword.checkpoint.weights import Weights
 from foreword.config import ModelSpec
 from foreword.errors import CheckpointError, ModelNotFoundError, UnsupportedModelError
+from foreword.progress import Report, reporting, silent
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from foreword.checkpoint.tokenizer import Tokenizer
-from foreword.config import DraftConfig
+from foreword.draft.draft_config import DraftConfig
 from foreword.engine.engine import Engine
 from foreword.engine.intake import Intake, PreparedPrompt
 from foreword.engine.intake_threads import IntakeThreads

@@ -5,9 +5,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from foreword.config import STEADY_METHOD, DraftConfig, draft_config
+from foreword.config import STEADY_METHOD
 from foreword.draft.base import Drafter
-from foreword.draft.registry import check_draft_config, make_drafter
+from foreword.draft.draft_config import DraftConfig, draft_config
+from foreword.draft.registry import make_drafter
 from foreword.engine.compatibility import check_pair
 from foreword.engine.engine import Engine
 from foreword.engine.kv_budget import kv_budget
@@ -87,7 +88,6 @@ def resolve(
     rule = make_verifier(verifier)
     default = DraftConfig.method if rule.name == Matching.name else STEADY_METHOD
     config = draft_config({} if drafter is None else drafter, num_speculative_tokens, default)
-    check_draft_config(config)
     policy = policy or ("adaptive" if config.method == "auto" else "fixed")
     check_policy(policy)
     given = {name: value for name, value in load_options.items() if value != _LOAD_DEFAULTS[name]}
@@ -106,7 +106,7 @@ def build(settings: Settings) -> Built:
     if settings.profile is not None:
         settings.profile.check_model(model)
     target = Target(model.decoder, model)
-    drafter = make_drafter(replace(config, draft_noise=settings.verifier.draft_mode.name.lower()), target)
+    drafter = make_drafter(config, target, settings.verifier.draft_mode)
     check_pair(drafter, settings.verifier)
     # Without a drafter nothing is planned, so that not even the tokens that a grammar forces are drafted.
     if config.num_speculative_tokens is None:

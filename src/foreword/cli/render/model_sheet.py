@@ -1,17 +1,14 @@
 """What `foreword inspect` says of a model: from its headers alone, no weights are read."""
 
-import re
-from importlib import import_module
 from typing import Any
 
 from foreword.checkpoint.opened import Checkpoint
 from foreword.config import ModelSpec
-from foreword.draft.registry import DRAFTERS
+from foreword.draft.registry import drafter_types
 
 # Bytes a weight in memory; int8 and int4 hold their scales besides, which is little more.
 _BYTES_PER_WEIGHT = {"float32": 4.0, "bfloat16": 2.0, "int8": 1.0, "int4": 0.5}
 _KV_BYTES = {"torch float32": 4, "native, torch bfloat16": 2}
-_KEY = re.compile(r" ?\[[a-z]+\d[^\]]*\]")
 
 
 def model_facts(checkpoint: Checkpoint) -> dict[str, Any]:
@@ -30,14 +27,8 @@ def model_facts(checkpoint: Checkpoint) -> dict[str, Any]:
         "tokenizer": _tokenizer(checkpoint),
         "weight_bytes": {dtype: int(spec.num_parameters * size) for dtype, size in _BYTES_PER_WEIGHT.items()},
         "kv_bytes_per_token": {name: spec.kv_bytes_per_token(size) for name, size in _KV_BYTES.items()},
-        "drafters": {name: drafter_help(name) for name in DRAFTERS},
+        "drafters": {one.name: one.summary for one in drafter_types()},
     }
-
-
-def drafter_help(name: str) -> str:
-    """The first sentence of a drafter's own file, without its source."""
-    text = import_module(DRAFTERS[name]).__doc__ or ""
-    return _KEY.sub("", text.partition("\n")[0]).rstrip(".")
 
 
 def _sizes(spec: ModelSpec) -> dict[str, Any]:

@@ -11,7 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from foreword.checkpoint.hf_config import FAMILIES, spec_from_config
+from foreword.checkpoint.families import FAMILIES
+from foreword.checkpoint.hf_config import spec_from_config
 from foreword.checkpoint.shared_weights import BorrowedWeights
 from foreword.config import ModelSpec
 from foreword.draft.heads.eagle_files import EagleFiles, check_shapes
