@@ -1,13 +1,17 @@
 """The engine's own thread: notes between passes, readers that go away, ids, deadlines, the queue, the end."""
 
 import asyncio
+import dataclasses
 import gc
+import json
 import threading
 import time
 import weakref
 
 import pytest
 
+from foreword.engine.async_llm import AsyncLLM
+from foreword.engine.fixed_policy import prefill_shares
 from foreword.engine.llm import LLM
 from foreword.errors import ClosedError, ConfigError, ForewordError, QueueFullError
 from foreword.sampling.params import SamplingParams
@@ -362,3 +366,103 @@ def test_three_prompts_take_one_pass_where_they_fit(decoder):
     ended(*first)
     ended(*others)
     assert decoder.num_passes == 12
+
+
+@pytest.mark.parametrize(
+    ("unread", "budget", "shares"),
+    [
+        ([3000, 1, 1, 1], 512, [509, 1, 1, 1]),
+        ([3000, 3000], 512, [256, 256]),
+        ([10, 600, 600], 512, [10, 251, 251]),
+        ([5], 512, [5]),
+        ([], 512, []),
+        ([9, 9, 9], 2, [1, 1, 1]),
+    ],
+)
+def test_shares_of_a_pass(unread, budget, shares):
+    assert prefill_shares(unread, budget) == shares
+
+
+# --- what it counts
+
+
+def test_a_snapshot_counts_what_was_done():
+    llm = toy_llm(ToyDecoder(vocab_size=TOKENIZER.vocab_size), TOKENIZER, "ngram", batch_size=2)
+    before = llm.snapshot()
+    assert (before.num_steps, before.finished, before.end_to_end.count) == (0, {}, 0)
+    results = llm.generate([[1, 2] * 20, [3]], SamplingParams(max_tokens=30, n=2, ignore_eos=True))
+    found = settled(llm).metrics and llm.snapshot()
+    stats = [r.stats for r in results]
+    assert (found.num_running, found.num_waiting, found.finished) == (0, 0, {"length": 4})
+    assert found.generated_tokens == sum(len(r.token_ids) for r in results) == 120
+    assert (found.prompt_tokens, found.cached_tokens) == (82, sum(s.cached_tokens for s in stats))
+    drafts = found.drafters["ngram"]
+    assert drafts.drafted_tokens == sum(s.drafted_tokens for s in stats) > 0
+    assert drafts.accepted_tokens == sum(s.accepted_tokens for s in stats)
+    assert sum(drafts.accepted_at_depth) == drafts.accepted_tokens
+    assert len(drafts.drafted_at_depth) == max(len(s.drafted_at_depth) for s in stats)
+    assert found.queue_time.count == found.time_to_first_token.count == found.end_to_end.count == 4
+    assert found.time_between_tokens.count == 120 - 4
+    assert len(found.end_to_end.counts) == len(found.end_to_end.bounds_s) + 1
+    assert found.end_to_end.total_s >= found.time_to_first_token.total_s >= found.queue_time.total_s > 0
+    assert json.loads(json.dumps(found.as_dict()))["finished"] == {"length": 4}
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        found.num_steps = 0
+
+
+def test_a_snapshot_counts_errors_and_readers_that_left(decoder):
+    llm = toy_llm(decoder, TOKENIZER, batch_size=1)
+
+    def broken():
+        raise RuntimeError("no pass")
+
+    decoder.on_pass = broken
+    with pytest.raises(RuntimeError):
+        llm.generate([[1], [2], [3]], SHORT)
+    decoder.on_pass = lambda: None
+    settled(llm)
+    finished = llm.snapshot().finished
+    assert finished["error"] >= 1
+    assert finished["error"] + finished.get("abort", 0) == 3
+    assert (llm.snapshot().num_running, llm.snapshot().num_waiting) == (0, 0)
+
+
+# --- arguments
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"threads": "2"}, "threads is '2'; allowed: a whole number, 1 or above"),
+        ({"threads": 1.5}, "threads is 1.5"),
+        ({"threads": True}, "threads is True"),
+        ({"runtime": None}, "unknown runtime None; known"),
+        ({"dtype": 8}, "unknown dtype 8; known"),
+        ({"kv_dtype": ["float32"]}, "unknown kv_dtype"),
+        ({"device": 0}, "device is 0; allowed"),
+        ({"policy": 5}, "policy is 5; allowed: the name of a policy"),
+        ({"policy": "best"}, "unknown policy 'best'"),
+        ({"cache_dir": 5}, "cache_dir is 5; allowed: the path of a folder"),
+        ({"show_progress": "yes"}, "show_progress is 'yes'"),
+        ({"drafter": 5}, "drafter is 5; allowed: a name"),
+        ({"speculative_config": "ngram"}, "speculative_config is 'ngram'; allowed: a mapping"),
+        ({"profile": 5}, "profile is 5; allowed: the path"),
+        ({"batch_size": "8"}, "batch_size is '8'; allowed: a whole number"),
+        ({"batch_size": 0}, "batch_size is 0"),
+        ({"max_queue": 0}, "max_queue is 0; allowed: a whole number, 1 or above, or None"),
+        ({"num_speculative_tokens": "4"}, "num_speculative_tokens is '4'"),
+        ({"model": 5}, "model is 5; allowed: a folder"),
+    ],
+)
+@pytest.mark.parametrize("kind", [LLM, AsyncLLM])
+def test_arguments_of_a_wrong_type_are_one_line_and_load_nothing(kind, options, message):
+    with pytest.raises(ConfigError, match=message) as caught:
+        kind(**{"model": "/no/such/model"} | options)
+    assert "\n" not in str(caught.value)
+
+
+def test_an_argument_that_does_not_exist_is_a_type_error():
+    with pytest.raises(TypeError, match="unexpected keyword argument 'foo'"):
+        LLM("/no/such/model", foo=1)
+    with pytest.raises(ConfigError, match="threads cannot change a model that is already loaded"):
+        toy_llm(ToyDecoder(vocab_size=TOKENIZER.vocab_size), TOKENIZER, threads=2)

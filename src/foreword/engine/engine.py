@@ -5,8 +5,6 @@ import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
-from typing import Any
 
 from foreword.draft.base import DraftNeed
 from foreword.engine.kv_budget import KVBudget
@@ -15,12 +13,15 @@ from foreword.engine.metrics import EngineMetrics
 from foreword.engine.request import Request
 from foreword.engine.result import FinishReason
 from foreword.engine.stats import EngineStats
-from foreword.engine.step import StepParts, StepRecord, StepTimes, speculative_step
+from foreword.engine.step import StepParts, StepRecord, speculative_step
+from foreword.engine.step_clock import StepClock, StepTimes
 from foreword.errors import CapacityError
 from foreword.runtime.torch_threads import TorchThreads
 from foreword.verify.base import Matching
 
 logger = logging.getLogger(__name__)
+
+StepObserver = Callable[[StepRecord, StepTimes], None]
 
 
 class Engine:
@@ -30,12 +31,22 @@ class Engine:
     that of `EngineLoop`, or a test's own. `budget` bounds the memory of keys and values: requests wait where it is
     short, and where running ones outgrow it, the one admitted last is preempted and read again later.
 
+    `observers` are told of every step that has been, and how long it took. `now_s` is the source of time.
+
     What goes wrong with one request ends that one, what goes wrong with a pass all that share it: `Request.error`.
     """
 
-    def __init__(self, parts: StepParts, batch_size: int = 8, budget: KVBudget | None = None) -> None:
+    def __init__(
+        self,
+        parts: StepParts,
+        batch_size: int = 8,
+        budget: KVBudget | None = None,
+        now_s: Callable[[], float] = time.perf_counter,
+    ) -> None:
         self.stats, self.metrics = EngineStats(), EngineMetrics()
-        self.parts = self._watched(parts)
+        self.clock = StepClock(now_s)
+        self.observers: list[StepObserver] = []
+        self.parts = parts
         self.batch_size = batch_size
         self.waiting: deque[Request] = deque()
         self.running: list[Request] = []
@@ -58,16 +69,15 @@ class Engine:
             self._admit()
             if not self.running:
                 return None
-            start_s, stats = time.perf_counter(), self.stats
-            draft_s, target_s = stats.draft_s, stats.target_s
             try:
                 batch, record = self._run_pass()
-                total_s = time.perf_counter() - start_s
-                stats.num_steps += 1
-                stats.total_s += total_s
-                times = StepTimes(total_s, stats.draft_s - draft_s, stats.target_s - target_s)
+                times = self.clock.times()
+                self.stats.add(times)
                 self.parts.controller.observe(batch, record, times)
+                self.clock.stamp("learn")
                 self.metrics.stepped(batch, record)
+                for observer in self.observers:
+                    observer(record, times)
             except BaseException as error:
                 self._fail(list(self.running), error)  # a failed pass leaves no half-known state behind
                 raise
@@ -129,7 +139,7 @@ class Engine:
         while True:
             batch = sorted(self.running, key=_reads_prompt)  # those that decode first
             try:
-                return batch, speculative_step(batch, self.parts)
+                return batch, speculative_step(batch, self.parts, self.clock)
             except CapacityError:  # nothing has been committed
                 if not self._make_way():
                     raise
@@ -182,35 +192,9 @@ class Engine:
             else:
                 self.metrics.ended(request, has_started=request.was_preempted)
 
-    def _watched(self, parts: StepParts) -> StepParts:
-        """The same parts, with the time spent in drafter and target counted."""
-        drafter, target = parts.drafter, parts.target
-        in_drafter = partial(_count_time, self.stats, "draft_s")
-        in_target = partial(_count_time, self.stats, "target_s")
-        return replace(
-            parts,
-            drafter=_Instead(drafter, propose=in_drafter(drafter.propose), observe=in_drafter(drafter.observe)),
-            target=_Instead(
-                target,
-                forward=in_target(target.forward),
-                commit=in_target(target.commit),
-            ),
-        )
-
 
 def _reads_prompt(request: Request) -> bool:
     return request.is_prefilling
-
-
-class _Instead:
-    """Stands in for an object, with some of its calls replaced."""
-
-    def __init__(self, inner: Any, **calls: Callable[..., Any]) -> None:
-        self._inner = inner
-        self.__dict__.update(calls)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._inner, name)
 
 
 def _shareable(budget: KVBudget, parts: StepParts) -> KVBudget:
@@ -223,14 +207,3 @@ def _shareable(budget: KVBudget, parts: StepParts) -> KVBudget:
     learns_from_all = (bool(need.taps) or need.hidden) and not need.can_miss
     drafts_matter = need != DraftNeed() and not isinstance(parts.verifier, Matching)
     return replace(budget, max_finished=0) if learns_from_all or drafts_matter else budget
-
-
-def _count_time(stats: EngineStats, total: str, call: Callable[..., Any]) -> Callable[..., Any]:
-    def counted(*args: Any) -> Any:
-        start_s = time.perf_counter()
-        try:
-            return call(*args)
-        finally:
-            setattr(stats, total, getattr(stats, total) + time.perf_counter() - start_s)
-
-    return counted

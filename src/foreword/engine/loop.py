@@ -64,7 +64,7 @@ class EngineLoop:
         self._live: dict[RequestId, Submission] = {}
         self._backlog: deque[Submission] = deque()  # with requests that the engine does not have yet
         self._open: list[Answer] = []  # of requests that the engine has
-        self._deadlines: list[tuple[float, int, Submission]] = []  # a heap; the number tells equal times apart
+        self._deadlines: list[tuple[float, int, weakref.ref[Submission]]] = []  # a heap; the number parts equal times
         self._is_asleep = False  # the thread waits for a note, and nothing is half done
         self._ending: str | None = None  # "drain" or "now"
 
@@ -90,6 +90,7 @@ class EngineLoop:
             self._num_submitted += submission.num_requests
             self._notes.put(partial(self._receive, submission))
             if self._thread is None:
+                _close_at_exit()
                 # A new thread of torch does not know what was set in this one.
                 run = partial(self._run, torch.get_num_threads())
                 self._thread = threading.Thread(target=run, name="foreword-engine", daemon=True)
@@ -178,7 +179,7 @@ class EngineLoop:
     def _receive(self, submission: Submission) -> None:
         self._backlog.append(submission)
         if submission.deadline_s is not None:
-            heapq.heappush(self._deadlines, (submission.deadline_s, next(_numbers), submission))
+            heapq.heappush(self._deadlines, (submission.deadline_s, next(_numbers), weakref.ref(submission)))
 
     def _abort(self, request_id: RequestId) -> None:
         submission = self._live.get(request_id)
@@ -189,8 +190,9 @@ class EngineLoop:
 
     def _end_late(self) -> None:
         while self._deadlines and self._deadlines[0][0] <= time.perf_counter():
-            _, _, submission = heapq.heappop(self._deadlines)
-            self._end_early(submission, "timeout")
+            submission = heapq.heappop(self._deadlines)[2]()
+            if submission is not None:
+                self._end_early(submission, "timeout")
 
     def _end_early(self, submission: Submission, reason: FinishReason, prompt: PreparedPrompt | None = None) -> None:
         """End what has not ended of a call, or of one of its prompts, and tell its caller."""
@@ -315,6 +317,14 @@ def _after_fork() -> None:
         loop._after_fork()
 
 
-atexit.register(_close_all)  # after the threads that the program waits for have ended, before the interpreter does
+def _close_at_exit() -> None:
+    """Close when the program ends: after the threads that it waits for, and before anything that passes need ends too.
+
+    What was registered last comes first, and the kernels, imported with the first model, register something themselves.
+    """
+    atexit.unregister(_close_all)
+    atexit.register(_close_all)
+
+
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_after_fork)

@@ -91,8 +91,9 @@ class EngineMetrics:
 
     def dropped(self, num_requests: int) -> None:
         """Requests that were never made: their caller went away, or was told of an error."""
-        self.num_unstarted += num_requests
-        self.finished["abort"] += num_requests
+        if num_requests:
+            self.num_unstarted += num_requests
+            self.finished["abort"] += num_requests
 
     def snapshot(self, num_submitted: int, num_running: int, stats: EngineStats) -> EngineSnapshot:
         """As it is now, of `num_submitted` requests."""
