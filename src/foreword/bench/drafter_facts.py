@@ -79,7 +79,7 @@ def fit_facts(
         "target": target.checkpoint.source, "fits": True, "reason": None, "draft_vocab": draft_vocab, "measured": None,
     }  # fmt: skip
     try:
-        llm = LLM(target, _trimmed(kind, path, draft_vocab))
+        llm = LLM(target, _trimmed(kind, path, draft_vocab), prefix_cache=False)
     except ForewordError as error:
         return facts | {"fits": False, "reason": str(error)}
     if not measures:
