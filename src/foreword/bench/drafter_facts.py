@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from foreword.checkpoint.drafter_folder import drafter_folder, open_tensors
-from foreword.checkpoint.drafter_kind import drafter_kind_of
+from foreword.checkpoint.drafter_kind import card_of, drafter_kind_of
 from foreword.checkpoint.hub import is_hub_name
 from foreword.checkpoint.json_file import read_json_if_any
 from foreword.checkpoint.paths import is_folder, is_there, local_path
@@ -49,7 +49,7 @@ def drafter_facts(kind: str, path: str) -> dict[str, Any]:
     if kind == "draft_model":
         return {**_model_facts(path), "path": path}
     if kind == "ngram_lm":
-        return {**_table_facts(Path(path).expanduser()), "path": path}
+        return {**_table_facts(local_path(path)), "path": path}
     from foreword.draft.heads.eagle_files import EagleFiles
 
     return {**_eagle_facts(kind, EagleFiles(path)), "path": path}
@@ -172,7 +172,7 @@ def _options(config: Mapping[str, Any]) -> list[str]:
 def _table_facts(folder: Path) -> dict[str, Any]:
     from foreword.draft.lookup.ngram_table import load_table
 
-    table, card = load_table(folder), _card(folder)
+    table, card = load_table(folder), card_of(read_json_if_any(folder / "config.json"))
     return {
         "drafter": "ngram_lm",
         "layout": f"contexts of 1 to {table.order} tokens",

@@ -140,7 +140,7 @@ def _byte_level_bpe(vocabulary: _Vocabulary) -> tuple["tokenizers.Tokenizer", bo
 
     rule = _pre_tokenizer(vocabulary)
     vocab = {token: index for index, token in enumerate(vocabulary.tokens)}
-    merges = [tuple(pair.split(" ", 1)) for pair in _strings(vocabulary.options, "merges")]
+    merges: Any = [tuple(pair.split(" ", 1)) for pair in _strings(vocabulary.options, "merges")]
     try:
         model = models.BPE(vocab=vocab, merges=merges, ignore_merges=rule.ignore_merges)
     except Exception as error:  # the library raises plain Exception
