@@ -1,10 +1,10 @@
 # Everything foreword needs is installed in .venv; nothing outside this folder is changed but the user's cache of models.
 #
 #   make demo    the same words, faster            make check       lint, formatting and types
-#   make test    all tests                         make format      put the code in order
+#   make test    the tests (test-slow: the rest)   make format      put the code in order
 #   make install only set up .venv                 make clean       delete .venv and caches
 #   make soak    100,000 tokens, none may differ   make check-kernels   the kernels under sanitizers
-#   make fuzz    2,000 random combinations of options and drafters
+#   make fuzz    5,000 random combinations of models, options, drafters, callers
 #
 # Another Python: make PYTHON=python3.12 demo
 
@@ -14,7 +14,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 KERNEL_SOURCES := $(shell find kernels -name build -prune -o -type f -print 2>/dev/null)
 
-.PHONY: help install demo test check check-kernels soak fuzz format constraints clean
+.PHONY: help install demo test test-slow check check-kernels soak fuzz format constraints clean
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -50,7 +50,11 @@ demo: install
 	@$(BIN)/foreword demo
 
 test: install
-	@$(BIN)/python -m pytest
+	@$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadscope
+
+# Also the tests that the default run leaves out: whole cross products, long texts. Some ten minutes more.
+test-slow: install
+	@$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadscope -m slow
 
 check: install
 	@$(BIN)/ruff check .
@@ -61,7 +65,7 @@ check: install
 soak: install
 	@$(BIN)/python -m foreword.bench.soak
 
-# 2,000 random combinations of prompts, options, drafters and batches against plain decoding. Some ten minutes.
+# 5,000 random combinations of models, prompts, options, drafters, batches and callers against plain decoding. An hour.
 fuzz: install
 	@$(BIN)/python -m benchmarks.fuzz
 

@@ -8,15 +8,15 @@ import pytest
 SRC = Path(__file__).parents[1] / "src" / "foreword"
 
 # What each package may import, besides itself.
-_BASE = {"config", "errors", "files", "sampling", "text", "tree"}
+_BASE = {"config", "errors", "files", "sampling", "text_checks", "tree"}
 _MODELS = _BASE | {"verify", "runtime", "checkpoint"}
 _ENGINE = _MODELS | {"target", "draft"}
 ALLOWED = {
     "config": {"errors"},
     "errors": set(),
     "files": set(),
-    "text": {"errors"},
-    "sampling": {"config", "errors", "text", "tree"},
+    "text_checks": {"errors"},
+    "sampling": {"config", "errors", "text_checks", "tree"},
     "tree": {"config", "errors", "sampling"},
     "verify": _BASE,
     "runtime": _BASE | {"verify"},

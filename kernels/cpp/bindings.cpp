@@ -13,6 +13,7 @@
 #include "chain.hpp"
 #include "cpu.hpp"
 #include "decoder.hpp"
+#include "gil.hpp"
 #include "pack.hpp"
 #include "projection.hpp"
 #include "truncate.hpp"
@@ -75,7 +76,7 @@ struct WeightsBuilder {
 void bind_weights(nb::module_& m) {
     nb::class_<WeightBytes>(m, "WeightBytes")
         .def(nb::init<const std::string&, std::size_t, std::size_t>(), "path"_a, "hot_begin"_a, "hot_end"_a,
-             nb::call_guard<nb::gil_scoped_release>())
+             nb::call_guard<WithoutGil>())
         .def_static(
             "from_memory",
             [](Vector<const std::uint8_t> bytes) { return std::make_shared<WeightBytes>(bytes.data(), bytes.size()); }, "bytes"_a)
@@ -142,6 +143,7 @@ void bind_cache(nb::module_& m) {
         .def("length", &KvCache::length, "slot"_a)
         .def("commit", &KvCache::commit, "slot"_a, "path"_a)
         .def("truncate", &KvCache::truncate, "slot"_a, "length"_a)
+        .def("fork", &KvCache::fork, "slot"_a, "length"_a, "capacity"_a)
         .def(
             "copy_out",
             [](KvCache& self, int slot, Array<float, 4> keys, Array<float, 4> values) {
@@ -215,7 +217,7 @@ void forward(Decoder& self, KvCache& cache, Ints32 token_ids, Ints32 parents, In
     pass.hidden = data_of(hidden);
     const auto size = [](const auto& array) { return array ? array->size() : 0; };
     check_outputs(pass, self.shape(), size(logits), size(top_ids), size(top_logprobs), size(tapped), size(hidden), size(inputs));
-    const nb::gil_scoped_release released;
+    const WithoutGil released;
     self.forward(cache, pass);
 }
 
@@ -248,7 +250,7 @@ void draft(Decoder& self, KvCache& cache, Ints32 slots, Ints32 token_ids, Ints32
     require_size(top_ids.size() == draws.size() * top_ids.shape(2), "top_ids");
     require_size(top_logprobs.size() == top_ids.size(), "top_logprobs");
     require_size(!inputs || inputs->size() == slots.size() * static_cast<std::size_t>(self.shape().hidden), "inputs");
-    const nb::gil_scoped_release released;
+    const WithoutGil released;
     draft_chains(self, cache, chains);
 }
 
@@ -298,7 +300,7 @@ void bind_decoder(nb::module_& m) {
                 if (static_cast<int>(inputs.shape(1)) != self.num_inputs() || static_cast<int>(outputs.shape(1)) != self.num_outputs() ||
                     outputs.shape(0) != inputs.shape(0))
                     throw std::invalid_argument("inputs or outputs do not have the projection's shape");
-                const nb::gil_scoped_release released;
+                const WithoutGil released;
                 self.apply(inputs.data(), rows, outputs.data());
             },
             "inputs"_a, "outputs"_a);
@@ -312,7 +314,8 @@ void bind_tools(nb::module_& m) {
         for (const Kernels* kernels : available_kernels()) names.emplace_back(kernels->name);
         return names;
     });
-    m.def("read_bandwidth", &read_bandwidth, "num_bytes"_a, "num_threads"_a, "repeats"_a = 20, nb::call_guard<nb::gil_scoped_release>(),
+    m.def("wait_for_long_calls", &wait_for_long_calls);
+    m.def("read_bandwidth", &read_bandwidth, "num_bytes"_a, "num_threads"_a, "repeats"_a = 20, nb::call_guard<WithoutGil>(),
           "Bytes a second, in 1e9, at which threads read memory.");
     m.def(
         "pack_int8",
@@ -320,7 +323,7 @@ void bind_tools(nb::module_& m) {
             const std::size_t rows = weights.shape(0), width = weights.shape(1);
             if (rows % kLanes || width % kGroup || tiles.size() != rows * width || scales.size() != rows)
                 throw std::invalid_argument("weights must be padded to 16 rows and 64 columns");
-            const nb::gil_scoped_release released;
+            const WithoutGil released;
             pack_int8(weights.data(), rows, width, tiles.data(), scales.data());
         },
         "weights"_a, "tiles"_a, "scales"_a);
@@ -330,7 +333,7 @@ void bind_tools(nb::module_& m) {
             const std::size_t rows = weights.shape(0), width = weights.shape(1);
             if (rows % kLanes || width % kGroup || tiles.size() != rows * width / 2 || scales.size() != rows * width / kSubgroup * 2)
                 throw std::invalid_argument("weights must be padded to 16 rows and 64 columns");
-            const nb::gil_scoped_release released;
+            const WithoutGil released;
             pack_int4(weights.data(), rows, width, tiles.data(), scales.data());
         },
         "weights"_a, "tiles"_a, "scales"_a);
@@ -348,6 +351,7 @@ void bind_tools(nb::module_& m) {
 }  // namespace fw
 
 NB_MODULE(_native, m) {
+    nb::set_leak_warnings(false);  // a thread that never came back holds what it used
     fw::bind_weights(m);
     fw::bind_cache(m);
     fw::bind_decoder(m);

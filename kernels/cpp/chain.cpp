@@ -93,7 +93,7 @@ void draft_chains(Decoder& decoder, KvCache& cache, const Chains& c) {
             const int request = round.requests[i];
             const std::size_t at = static_cast<std::size_t>(request) * c.most_depth() + step;
             const float likeliest = round.top_logprobs[i * top_k];
-            if (std::isnan(likeliest)) continue;  // damaged weights: the chain ends before it
+            if (round.choices[i] < 0) continue;  // damaged weights: the chain ends before it
             c.drawn[at] = named(round.choices[i]);
             for (std::size_t k = 0; k < top_k; ++k) {
                 c.top_ids[at * top_k + k] = named(round.top_ids[i * top_k + k]);

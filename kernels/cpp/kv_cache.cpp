@@ -1,5 +1,6 @@
 #include "kv_cache.hpp"
 
+#include <algorithm>
 #include <cstring>
 #include <limits>
 #include <new>
@@ -98,14 +99,19 @@ void KvRegion::move_row(std::size_t from, std::size_t to) {
 
 void KvRegion::grow(std::size_t capacity) {
     KvRegion larger(format_, num_layers_, num_heads_, dim_, capacity);
+    larger.copy_rows(*this, capacity_);
+    capacity_ = larger.capacity_;
+    memory_ = std::move(larger.memory_);
+}
+
+void KvRegion::copy_rows(const KvRegion& from, std::size_t num_rows) {
+    if (num_rows == 0) return;
+    const std::size_t row_bytes = dim_ * num_bytes_of(format_);
     for (int layer = 0; layer < num_layers_; ++layer)
         for (int head = 0; head < num_heads_; ++head) {
-            std::memcpy(larger.keys(layer, head), keys(layer, head), head_bytes());
-            std::memcpy(larger.values(layer, head), values(layer, head), head_bytes());
+            std::memcpy(keys(layer, head), from.keys(layer, head), round_up(num_rows, kLanes) * row_bytes);
+            std::memcpy(values(layer, head), from.values(layer, head), num_rows * row_bytes);
         }
-    larger.length = length;
-    larger.num_scratch = num_scratch;
-    *this = std::move(larger);
 }
 
 void KvRegion::copy_out(std::size_t num_rows, std::size_t head_dim, float* keys_out, float* values_out) const {
@@ -138,6 +144,10 @@ int KvCache::open(std::int64_t capacity) {
     const std::lock_guard lock(mutex);
     if (capacity < 0) refuse("capacity is " + std::to_string(capacity) + "; allowed: 0 or above");
     auto region = std::make_unique<KvRegion>(format_, num_layers_, num_heads_, padded_dim(), static_cast<std::size_t>(capacity));
+    return place_region(std::move(region));
+}
+
+int KvCache::place_region(std::unique_ptr<KvRegion> region) {
     for (std::size_t slot = 0; slot < regions_.size(); ++slot)
         if (!regions_[slot]) {
             regions_[slot] = std::move(region);
@@ -190,6 +200,17 @@ void KvCache::truncate(int slot, std::int64_t length) {
         refuse("length is " + std::to_string(length) + "; allowed: 0 to " + std::to_string(held.length));
     held.length = static_cast<std::size_t>(length);
     held.num_scratch = 0;
+}
+
+int KvCache::fork(int slot, std::int64_t length, std::int64_t capacity) {
+    const std::lock_guard lock(mutex);
+    const KvRegion& held = region(slot);
+    if (length < 0 || static_cast<std::size_t>(length) > held.length)
+        refuse("length is " + std::to_string(length) + "; allowed: 0 to " + std::to_string(held.length));
+    auto fork = std::make_unique<KvRegion>(format_, num_layers_, num_heads_, padded_dim(), static_cast<std::size_t>(std::max(length, capacity)));
+    fork->copy_rows(held, static_cast<std::size_t>(length));
+    fork->length = static_cast<std::size_t>(length);
+    return place_region(std::move(fork));
 }
 
 void KvCache::copy_out(int slot, float* keys, float* values) {

@@ -22,6 +22,8 @@ public:
     void place(int layer, int head, std::size_t row, const float* key, const float* value);
     void move_row(std::size_t from, std::size_t to);
     void grow(std::size_t capacity);
+    // The first rows of a region of the same shape, bit by bit; neither may have fewer.
+    void copy_rows(const KvRegion& from, std::size_t num_rows);
     void copy_out(std::size_t num_rows, std::size_t head_dim, float* keys_out, float* values_out) const;
 
     KvFormat format() const { return format_; }
@@ -50,6 +52,8 @@ public:
     std::int64_t length(int slot);
     void commit(int slot, const std::vector<std::int64_t>& path);
     void truncate(int slot, std::int64_t length);
+    // A new region of at least `capacity` rows that begins with the first `length` committed rows of another; returns its slot.
+    int fork(int slot, std::int64_t length, std::int64_t capacity);
     void copy_out(int slot, float* keys, float* values);
     int num_open();
     std::size_t num_bytes();
@@ -63,6 +67,7 @@ public:
     std::mutex mutex;
 
 private:
+    int place_region(std::unique_ptr<KvRegion> region);
     int num_layers_, num_heads_, head_dim_;
     KvFormat format_;
     std::vector<std::unique_ptr<KvRegion>> regions_;

@@ -29,9 +29,15 @@ constexpr int kSpinsBeforeSleep = 50000;
 
 }  // namespace
 
-ThreadPool::ThreadPool(int num_threads) : num_threads_(num_threads < 1 ? 1 : num_threads) {
-    for (int thread = 1; thread < num_threads_; ++thread) workers_.emplace_back([this, thread] { work(thread); });
+ThreadPool::ThreadPool(int num_threads) : num_threads_(num_threads < 1 ? 1 : num_threads) {}
+
+void ThreadPool::start_workers() {
+    const std::uint32_t seen = generation_.load();
+    for (int thread = 1; thread < num_threads_; ++thread) workers_.emplace_back([this, thread, seen] { work(thread, seen); });
 }
+
+// In a child of fork(): the threads do not exist there, so they can be neither joined nor let go.
+void ThreadPool::forget_workers() { new std::vector<std::thread>(std::move(workers_)); }
 
 ThreadPool::~ThreadPool() {
     stopping_.store(true);
@@ -42,6 +48,7 @@ ThreadPool::~ThreadPool() {
 
 void ThreadPool::run(const std::function<void(int)>& region) {
     const std::lock_guard lock(region_mutex_);
+    if (workers_.empty()) start_workers();
     region_ = &region;
     running_.store(num_threads_ - 1, std::memory_order_relaxed);
     generation_.fetch_add(1, std::memory_order_release);
@@ -60,8 +67,7 @@ void ThreadPool::barrier() {
     spin_until([this, round] { return round_.load(std::memory_order_acquire) != round; });
 }
 
-void ThreadPool::work(int thread) {
-    std::uint32_t seen = 0;
+void ThreadPool::work(int thread, std::uint32_t seen) {
     while (true) {
         for (int i = 0; i < kSpinsBeforeSleep && generation_.load(std::memory_order_acquire) == seen; ++i) relax();
         generation_.wait(seen, std::memory_order_acquire);

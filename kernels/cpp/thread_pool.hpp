@@ -8,6 +8,8 @@
 #include <thread>
 #include <vector>
 
+#include "forks.hpp"
+
 namespace fw {
 
 // The part [begin, end) of `total` that thread `index` of `count` does.
@@ -19,7 +21,7 @@ struct Share {
 };
 
 // Runs a function once on each of its threads; the caller is thread 0. Waiting threads spin for a moment (a decoding loop comes
-// back within microseconds), then sleep.
+// back within microseconds), then sleep. Threads begin with the first region, in a child of fork() once more.
 class ThreadPool {
 public:
     explicit ThreadPool(int num_threads);
@@ -34,7 +36,9 @@ public:
     void barrier();
 
 private:
-    void work(int thread);
+    void start_workers();
+    void forget_workers();
+    void work(int thread, std::uint32_t seen);
 
     const int num_threads_;
     std::mutex region_mutex_;
@@ -45,6 +49,7 @@ private:
     alignas(64) std::atomic<std::uint32_t> round_{0};
     std::atomic<bool> stopping_{false};
     std::vector<std::thread> workers_;
+    const InEveryChild in_every_child_{[this] { forget_workers(); }};  // last: nothing is to be forgotten that does not exist
 };
 
 }  // namespace fw

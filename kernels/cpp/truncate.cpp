@@ -97,7 +97,7 @@ Drawn best_lane(const Best& best) {
     return drawn;
 }
 
-std::int32_t token_of(const Drawn& drawn, std::int32_t vocab) { return drawn.id < vocab ? drawn.id : 0; }
+std::int32_t token_of(const Drawn& drawn, std::int32_t vocab) { return drawn.id < vocab && std::isfinite(drawn.score) ? drawn.id : kNoToken; }
 
 std::int32_t draw_truncated(const Kernels& kernels, const float* logits, std::size_t vocab, const DrawSpec& draw, const Noise& noise,
                             RowScratch& scratch) {

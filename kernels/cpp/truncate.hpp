@@ -18,7 +18,8 @@ struct RowScratch {
 };
 
 // NaN counts as minus infinity below. It cannot come of a sound model; refusing the pass would let a guess that plain decoding
-// never reads stop an answer.
+// never reads stop an answer. A row that has nothing else is drawn kNoToken from, and who comes to it ends.
+inline constexpr std::int32_t kNoToken = -1;
 
 // The token that `foreword.sampling.warp.draw` would draw, up to the rounding of sums in its top-p.
 std::int32_t draw_truncated(const Kernels& kernels, const float* logits, std::size_t vocab, const DrawSpec& draw, const Noise& noise,
@@ -37,7 +38,7 @@ struct Drawn {
     std::int32_t id;
 };
 Drawn best_lane(const Best& best);
-// The token that was drawn; 0 where no logit is above minus infinity.
+// The token that was drawn; kNoToken where the best score is no number: NaN, or infinite either way.
 std::int32_t token_of(const Drawn& drawn, std::int32_t vocab);
 
 }  // namespace fw

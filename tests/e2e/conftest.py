@@ -1,10 +1,14 @@
 """What the end-to-end tests share."""
 
+import os
+
 import pytest
 
 from foreword.engine.llm import load_model
 from foreword.errors import LoadError
 from foreword.runtime.select import native_problem
+
+IS_SHARED = "PYTEST_XDIST_WORKER" in os.environ  # other tests run beside this one, a process a core
 
 
 @pytest.fixture(scope="package")
@@ -14,6 +18,6 @@ def native_default_model():
     if problem:
         pytest.skip(problem)
     try:
-        return load_model(None, runtime="native", threads=2)
+        return load_model(None, runtime="native", threads=1 if IS_SHARED else 2)
     except LoadError as error:
         pytest.skip(f"the default model cannot be had here: {error}")

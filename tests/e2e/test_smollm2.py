@@ -19,7 +19,6 @@ from tests.support.tiny_models import hf_model, tensor_shapes
 # A real model takes its time: a busy machine must not look like a hang, and a million shape checks add a minute.
 pytestmark = [pytest.mark.timeout(900), pytest.mark.usefixtures("without_shape_checks")]
 
-NUM_TOKENS = 128
 PROMPTS = [
     [{"role": "user", "content": "What is gravity?"}],
     [{"role": "user", "content": "Write a Python function that reverses a string, then explain each line."}],
@@ -46,14 +45,15 @@ def model():
         torch.set_num_threads(num_threads)
 
 
+@pytest.mark.parametrize("num_tokens", [40, pytest.param(128, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("options", [{}, {"temperature": 0.8, "seed": 7}], ids=["greedy", "sampled"])
-def test_prompt_lookup_gives_the_tokens_of_plain_decoding(model, options):
-    params = SamplingParams(max_tokens=NUM_TOKENS, ignore_eos=True, **options)
+def test_prompt_lookup_gives_the_tokens_of_plain_decoding(model, options, num_tokens):
+    params = SamplingParams(max_tokens=num_tokens, ignore_eos=True, **options)
     plain = LLM(model, "none", batch_size=5).generate(PROMPTS, params)
     drafted = LLM(model, "ngram", batch_size=5).generate(PROMPTS, params)
     near_ties = []
     for a, b in zip(plain, drafted, strict=True):
-        assert len(a.token_ids) == len(b.token_ids) == NUM_TOKENS
+        assert len(a.token_ids) == len(b.token_ids) == num_tokens
         sampler = Sampler(params.warp, a.seed)
         difference = explain_difference(
             model.decoder, a.prompt_token_ids, a.token_ids, b.token_ids, sampler, LOGIT_TOLERANCE["float32"]
@@ -62,7 +62,7 @@ def test_prompt_lookup_gives_the_tokens_of_plain_decoding(model, options):
             print(difference)
             assert difference.is_near_tie, str(difference)
             near_ties.append(difference)
-    print(json.dumps({"near_ties": len(near_ties), "tokens": NUM_TOKENS * len(PROMPTS)}))
+    print(json.dumps({"near_ties": len(near_ties), "tokens": num_tokens * len(PROMPTS)}))
     assert len(near_ties) <= 1
     if not options:
         assert sum(b.stats.accepted_tokens for b in drafted) > 0

@@ -13,18 +13,15 @@ from foreword.sampling.params import SamplingParams
 from foreword.verify.base import VERIFIERS, make_verifier
 from tests.support import combos, sampled_drafter
 from tests.support.combos import BATCH_SIZES, EXACT, IN_LAW, LOSSY, OPTIONS, REFUSED, ROWS
+from tests.support.pairwise import pairwise
 from tests.support.toy_decoder import ToyDecoder
 
 pytestmark = pytest.mark.usefixtures("without_shape_checks")
 NUM_TOKENS = {EXACT: 9, IN_LAW: 6}  # of an answer: few, there are many cells
 PROMPTS = {"greedy": "abc bad abc bad abc", "sampled": "face 01", "penalties": "cab cab cab cab", "grammar": "{"}
 GRAMMAR = Grammar.regex("(ab|ba|cd){3,}e?")
-CELLS = [
-    pytest.param(row, verifier, batch_size, id=f"{row.key}-{verifier}-{batch_size}")
-    for row in ROWS
-    for verifier in combos.VERIFIERS
-    for batch_size in (BATCH_SIZES if row.word(verifier) != REFUSED else (1,))
-]
+KEYS = {row.key: row for row in ROWS}
+CELLS = pairwise(KEYS, combos.VERIFIERS, BATCH_SIZES)
 
 
 @pytest.fixture(scope="module")
@@ -81,9 +78,10 @@ class Shapes:
         return trees
 
 
-@pytest.mark.parametrize(("row", "verifier", "batch_size"), CELLS)
-def test_a_cell_keeps_its_word(row, verifier, batch_size, files, model, plain, monkeypatch):
+@pytest.mark.parametrize(("key", "verifier", "batch_size"), CELLS)
+def test_a_cell_keeps_its_word(key, verifier, batch_size, files, model, plain, monkeypatch):
     pytest.importorskip("llguidance")
+    row = KEYS[key]
     drafter, word = drafter_of(row, files), row.word(verifier)
     if row.kind:
         drafter["method"] = "ngram"

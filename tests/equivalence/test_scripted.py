@@ -5,6 +5,7 @@ import pytest
 from foreword.config import DraftConfig
 from foreword.draft.lookup.ngram import NgramDrafter
 from foreword.sampling.params import SamplingParams
+from tests.support.pairwise import pairwise
 from tests.support.scripted_drafters import SCRIPTS, ScriptedDrafter
 from tests.support.toy_decoder import ToyDecoder
 from tests.support.toy_engine import GREEDY, PROMPTS, SAMPLED, TRUNCATED, make_engine, plain_tokens, run
@@ -19,9 +20,7 @@ def drafter_for(name: str, decoder: ToyDecoder, params: SamplingParams):
     return ScriptedDrafter(name, SCRIPTS[name], answers, decoder.spec.vocab_size)
 
 
-@pytest.mark.parametrize("batch_size", [1, 3])
-@pytest.mark.parametrize("options", OPTIONS)
-@pytest.mark.parametrize("name", [*SCRIPTS, "ngram"])
+@pytest.mark.parametrize(("name", "options", "batch_size"), pairwise([*SCRIPTS, "ngram"], OPTIONS, [1, 3]))
 def test_speculative_tokens_are_those_of_plain_decoding(name, options, batch_size):
     decoder, params = ToyDecoder(), SamplingParams(**OPTIONS[options])
     engine = make_engine(decoder, drafter_for(name, decoder, params), batch_size=batch_size, num_nodes=48)

@@ -1,4 +1,5 @@
-"""Logits that are NaN or infinite, which only a broken model gives: NaN counts as minus infinity, and no list is left.
+"""Logits that are NaN or infinite, which only a broken model gives: NaN counts as minus infinity, and where the best is no
+number no token is drawn, as by `foreword.sampling.warp`.
 
 Rows that are NaN in part are drawn from in kernels/tests/check_paths.cpp.
 """
@@ -17,6 +18,7 @@ from foreword.runtime.native_runtime import NativeRuntime
 from foreword.sampling import warp as warps
 from foreword.sampling.noise import row_key
 from foreword.sampling.params import Warp
+from foreword.sampling.warp import NO_TOKEN
 from tests.native.models import QWEN2, RandomWeights, chain, same_bits
 from tests.native.test_invariance import isas
 
@@ -80,7 +82,7 @@ def test_finite_logits_are_drawn_from_as_by_sampling(run: Run, isa: str) -> None
 
 @pytest.mark.parametrize("isa", isas())
 @pytest.mark.parametrize("value", [float("inf"), float("-inf"), float("nan")], ids=str)
-def test_a_node_that_overflows_draws_the_first_token(run: Run, isa: str, value: float) -> None:
+def test_a_node_that_overflows_draws_no_token(run: Run, isa: str, value: float) -> None:
     draws = [Draw(i % NUM_NODES, warp, row_key(i, 0, 0, 1)) for i, warp in enumerate(WARPS * 3)]
     need = Need(draws=draws, logits=(0, 1, 2), top_k=4, top_nodes=(1,))
     out, sound = run(FINITE, need, isa, {1: value}), run(FINITE, need, isa)
@@ -90,7 +92,7 @@ def test_a_node_that_overflows_draws_the_first_token(run: Run, isa: str, value: 
     assert sound.logits is not None
     assert bool(out.logits[1].isnan().all())
     assert same_bits(out.logits[0], sound.logits[0])  # it does not see node 1
-    assert [c for c, d in zip(out.choices, draws, strict=True) if d.node == 1] == [0] * len(WARPS)
+    assert [c for c, d in zip(out.choices, draws, strict=True) if d.node == 1] == [NO_TOKEN] * len(WARPS)
     assert [c for c, d in zip(out.choices, draws, strict=True) if d.node == 0] == [
         c for c, d in zip(sound.choices, draws, strict=True) if d.node == 0
     ]
@@ -99,16 +101,18 @@ def test_a_node_that_overflows_draws_the_first_token(run: Run, isa: str, value: 
 
 
 @pytest.mark.parametrize("isa", isas())
-def test_minus_infinity_everywhere_draws_the_first_token(run: Run, isa: str) -> None:
+def test_minus_infinity_everywhere_draws_no_token(run: Run, isa: str) -> None:
     draws = [Draw(i % NUM_NODES, warp, row_key(i, 0, 0, 1)) for i, warp in enumerate(WARPS)]
-    assert run({}, Need(draws=draws), isa).choices == [0] * len(draws)
+    assert run({}, Need(draws=draws), isa).choices == [NO_TOKEN] * len(draws)
 
 
 @pytest.mark.parametrize("warp", WARPS, ids=str)
-def test_infinity_is_drawn_before_all_else(run: Run, warp: Warp) -> None:
+def test_infinity_is_no_score_to_draw_from(run: Run, warp: Warp) -> None:
     values = FINITE | {60: float("inf"), 160: float("inf")}
     draws = [Draw(0, warp, row_key(seed, 0, 0, 1)) for seed in range(10)]
-    assert set(run(values, Need(draws=draws)).choices) <= {60, 160}
+    out = run(values, Need(draws=draws, logits=(0,)))
+    assert out.logits is not None
+    assert out.choices == [NO_TOKEN] * 10 == [warps.draw(out.logits[0], draw.warp, draw.key) for draw in draws]
 
 
 @pytest.mark.parametrize("count", [1, 12, 203])

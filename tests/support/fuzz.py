@@ -25,7 +25,8 @@ from foreword.sampling.drafting_params import DraftingParams
 from foreword.sampling.grammar import Grammar
 from foreword.sampling.params import SamplingParams
 from foreword.target.load_model import LoadedModel
-from tests.support.tiny_llm import CONTEXT_LEN, VOCAB_SIZE, TinyFiles
+from tests.support.fuzz_callers import STYLES, ask
+from tests.support.tiny_llm import VOCAB_SIZE, TinyFiles
 
 TOLERANCE = 1e-4  # float32 of this model moves by less than 1e-5 when the width of a pass changes
 RUNTIMES = ("torch", "native")
@@ -59,12 +60,13 @@ class Combo:
     prompts: Sequence[list[int]]
     params: Sequence[SamplingParams]
     drafting: Sequence[DraftingParams]
-    is_streamed: bool
+    style: str  # how it is asked: a name of support.fuzz_callers
+    context_len: int
     goes_on: bool  # a second call continues the conversations of the first
 
     def __str__(self) -> str:
         return (
-            f"{self.runtime} {dict(self.drafter)} {self.verifier} {self.policy} batch {self.batch_size} "
+            f"{self.style}: {self.runtime} {dict(self.drafter)} {self.verifier} {self.policy} batch {self.batch_size} "
             f"chunk {self.prefill_chunk} {len(self.prompts)} prompts"
         )
 
@@ -102,8 +104,9 @@ def make_combo(number: int, files: TinyFiles) -> Combo:
     if (drafter["method"], verifier) == ("medusa", "block"):
         drafter["draft_tree_width"] = 1  # block takes chains
     num_prompts = rng.randint(1, 4)
-    is_streamed = rng.random() < 0.1
-    params = [_params(rng, verifier != "match", is_streamed) for _ in range(num_prompts)]
+    style = rng.choice(("generate",) * 6 + tuple(STYLES))
+    spec = files.shape.spec
+    params = [_params(rng, verifier != "match") for _ in range(num_prompts)]
     return Combo(
         number=number,
         runtime="torch" if rng.random() < 0.6 else "native",
@@ -112,10 +115,11 @@ def make_combo(number: int, files: TinyFiles) -> Combo:
         policy="adaptive" if drafter["method"] == "auto" else rng.choice(("fixed",) * 3 + ("history", "adaptive")),
         batch_size=rng.randint(1, 4),
         prefill_chunk=rng.choice((1, 2, 3, 7, 16, 512)),
-        prompts=[_prompt(rng) for _ in range(num_prompts)],
+        prompts=[_prompt(rng, spec.vocab_size, spec.context_len) for _ in range(num_prompts)],
         params=params,
         drafting=[_drafting(rng) for _ in range(num_prompts)],
-        is_streamed=is_streamed,
+        style=style,
+        context_len=spec.context_len,
         goes_on=rng.random() < 0.25,
     )
 
@@ -136,7 +140,7 @@ def check(combo: Combo, model: LoadedModel, count: Count) -> None:
     prompts = list(combo.prompts)
     for _ in range(2 if combo.goes_on else 1):
         plain = LLM(model, "none", batch_size=1).generate(prompts, list(combo.params))
-        results = _answers(llm, prompts, combo)
+        results = ask(combo.style, llm, prompts, combo.params, combo.drafting, combo.number)
         count.add(combo, results)
         each = [params for params in combo.params for _ in range(params.n)]
         for index, (params, mine, theirs) in enumerate(zip(each, results, plain, strict=True)):
@@ -145,7 +149,7 @@ def check(combo: Combo, model: LoadedModel, count: Count) -> None:
                 _report(combo, model, params, mine, theirs, f"answer {index}: {problem}", count)
         firsts = [result for result in plain if result.sample_index == 0]
         prompts = [
-            [*prompt, *result.token_ids, 1, 2][: CONTEXT_LEN - 8]
+            [*prompt, *result.token_ids, 1, 2][: combo.context_len - 8]
             for prompt, result in zip(prompts, firsts, strict=True)
         ]
 
@@ -184,7 +188,7 @@ def _report(
         request = Request(
             theirs.prompt_token_ids,
             replace(params, seed=theirs.seed),
-            context_len=CONTEXT_LEN,
+            context_len=combo.context_len,
             sample_index=theirs.sample_index,
         )
         found = explain_difference(
@@ -223,24 +227,6 @@ class ByTheBook(AdaptiveController):
     def observe(self, requests, record, times) -> None:
         target_s = self._rng.uniform(0.8, 1.3) * (1 + 0.08 * sum(tree.num_nodes for tree in record.trees))
         super().observe(requests, record, StepTimes(target_s + 0.1, 0.05, target_s))
-
-
-def _answers(llm: LLM, prompts: Sequence[list[int]], combo: Combo) -> list[Result]:
-    if not combo.is_streamed:
-        return llm.generate(list(prompts), list(combo.params), drafting=list(combo.drafting))
-    results: list[Result] = []
-    for prompt, params, drafting in zip(prompts, combo.params, combo.drafting, strict=True):
-        ends: dict[int, Result] = {}
-        texts: dict[int, str] = {}
-        ids: dict[int, list[int]] = {}
-        for piece in llm.stream(prompt, params, drafting=drafting):
-            texts[piece.sample_index] = texts.get(piece.sample_index, "") + piece.text
-            ids.setdefault(piece.sample_index, []).extend(piece.token_ids)
-            if piece.result is not None:
-                ends[piece.sample_index] = piece.result
-        for sample, result in sorted(ends.items()):
-            results.append(replace(result, text=texts[sample], token_ids=ids[sample]))
-    return results
 
 
 def _drafter(rng: random.Random, files: TinyFiles) -> dict[str, Any]:
@@ -292,12 +278,13 @@ def _drafter(rng: random.Random, files: TinyFiles) -> dict[str, Any]:
     return {"method": name, **makers[name](), "num_speculative_tokens": rng.choice((1, 2, 3, 4, 6, 8, 12))}
 
 
-def _prompt(rng: random.Random) -> list[int]:
-    length = rng.choice((1, 2, 5, rng.randint(1, 40), rng.randint(90, CONTEXT_LEN - 1)))
+def _prompt(rng: random.Random, vocab_size: int, context_len: int) -> list[int]:
+    longest = context_len - 1
+    length = min(longest, rng.choice((1, 2, 5, rng.randint(1, 40), rng.randint(longest * 2 // 3, longest))))
     if rng.random() < 0.4:  # a text that repeats itself
-        part = [rng.randrange(VOCAB_SIZE) for _ in range(rng.randint(1, 6))]
+        part = [rng.randrange(vocab_size) for _ in range(rng.randint(1, 6))]
         return (part * length)[:length]
-    return [rng.randrange(VOCAB_SIZE) for _ in range(length)]
+    return [rng.randrange(vocab_size) for _ in range(length)]
 
 
 def _drafting(rng: random.Random) -> DraftingParams:
@@ -306,7 +293,7 @@ def _drafting(rng: random.Random) -> DraftingParams:
     return DraftingParams(enabled=rng.random() < 0.93, num_speculative_tokens=number, reference=reference)
 
 
-def _params(rng: random.Random, is_greedy: bool, is_streamed: bool) -> SamplingParams:
+def _params(rng: random.Random, is_greedy: bool) -> SamplingParams:
     options: dict[str, Any] = {"max_tokens": rng.choice((0, 1, 2, 9, 16, 24, 24, 32)), "seed": rng.randrange(1 << 32)}
     if not is_greedy and rng.random() < 0.6:
         options |= {"temperature": rng.choice((1e-5, 0.3, 0.8, 1.0, 1.7))}

@@ -18,9 +18,10 @@ from foreword.config import ModelSpec
 from foreword.target.load_model import LoadedModel, load_model
 from tests.support.eagle_heads import head_config, head_tensors, save_head
 from tests.support.medusa_heads import random_heads, save_heads, vllm_config
+from tests.support.model_shapes import MIN_VOCAB_SIZE, TinyShape, tiny_shape
 from tests.support.ngram_tables import save_table, table_of_texts
 from tests.support.tiny_files import write_folder
-from tests.support.tiny_models import TinyWeights, tiny_spec
+from tests.support.tiny_models import TinyWeights, hf_config
 from tests.support.toy_tokenizers import byte_level_backend
 
 LETTERS = 'abcdefgh {}":,01'
@@ -28,8 +29,8 @@ ALPHABET = LETTERS + "é世"
 END = "<end>"
 WORDS = ("ab", "abc", " a", "bad", "cd", '{"', '":', " b", "he", "face", "gg")
 OTHER_WORDS = ("ba", "ca", "cab", " ab", "de", "da", '"a', "hh", ", ", "ace")
-CONTEXT_LEN, DRAFT_CONTEXT_LEN = 128, 64
-VOCAB_SIZE, DRAFT_VOCAB_SIZE = 40, 37  # both padded beyond the tokenizer
+CONTEXT_LEN = 128  # of the plain shape
+VOCAB_SIZE, DRAFT_VOCAB_SIZE = MIN_VOCAB_SIZE, 37  # both padded beyond the tokenizer
 
 
 @dataclass(frozen=True)
@@ -45,12 +46,20 @@ class TinyFiles:
     medusa: Path
     medusa_reduced: Path  # two layers a head, half the vocabulary
     ngram_lm: Path
+    shape: TinyShape
 
-    def load(self, runtime: str = "torch") -> LoadedModel:
-        """The target: float32 on torch, int8 on native."""
-        dtype = "float32" if runtime == "torch" else "int8"
-        cache = self.target.parent / "cache"
-        return load_model(self.target, runtime=runtime, dtype=dtype, device="cpu", threads=1, cache_dir=cache)
+    def load(self, runtime: str = "torch", threads: int = 1) -> LoadedModel:
+        """The target: float32 on torch, int8 on native unless its shape says otherwise."""
+        is_torch = runtime == "torch"
+        return load_model(
+            self.target,
+            runtime=runtime,
+            dtype="float32" if is_torch else self.shape.native_dtype,
+            kv_dtype="auto" if is_torch else self.shape.kv_dtype or "auto",
+            device="cpu",
+            threads=threads,
+            cache_dir=self.target.parent / "cache",
+        )
 
 
 def tiny_backend(words: Sequence[str]) -> tokenizers.Tokenizer:
@@ -60,26 +69,28 @@ def tiny_backend(words: Sequence[str]) -> tokenizers.Tokenizer:
     return byte_level_backend(dict.fromkeys(pieces), words, END)
 
 
-def write_tiny_llm(folder: Path) -> TinyFiles:
-    """Everything, under `folder`."""
+def write_tiny_llm(folder: Path, shape: TinyShape | None = None) -> TinyFiles:
+    """Everything, under `folder`; the plain shape unless another is given."""
+    shape = shape or tiny_shape()
     mine, other = tiny_backend(WORDS), tiny_backend(OTHER_WORDS)
     end = mine.token_to_id(END)
     assert end < DRAFT_VOCAB_SIZE < VOCAB_SIZE, "the alphabet has grown: give the models more rows"
-    # An untied head: a tied one of random weights says the token that it has just read.
-    spec = tiny_spec("llama", num_layers=2, vocab_size=VOCAB_SIZE, context_len=CONTEXT_LEN, tied_head=False)
-    weights = TinyWeights(spec, seed=4, logit_scale=2.5)
-    draft_spec = replace(spec, vocab_size=DRAFT_VOCAB_SIZE, context_len=DRAFT_CONTEXT_LEN)
+    spec = shape.spec
+    weights = TinyWeights(spec, seed=4 + shape.number, logit_scale=2.5)
+    draft_spec = replace(spec, vocab_size=DRAFT_VOCAB_SIZE, context_len=shape.draft_context_len)
     other_spec = replace(spec, num_layers=1, vocab_size=other.get_vocab_size())
+    half = torch.arange(0, spec.vocab_size, 2)
     return TinyFiles(
-        target=_model(folder / "target", weights, mine),
+        target=_model(folder / "target", weights, mine, shape),
         draft=_model(folder / "draft", _like(weights, draft_spec), mine),
         other=_model(folder / "other", TinyWeights(other_spec, seed=6, logit_scale=2.5), other),
         eagle=_head(folder / "eagle", spec, False),
         eagle3=_head(folder / "eagle3", spec, True),
-        eagle3_reduced=_head(folder / "eagle3-reduced", spec, True, torch.arange(0, VOCAB_SIZE, 2)),
+        eagle3_reduced=_head(folder / "eagle3-reduced", spec, True, half),
         medusa=_medusa(folder / "medusa", spec),
-        medusa_reduced=_medusa(folder / "medusa-reduced", spec, torch.arange(0, VOCAB_SIZE, 2)),
-        ngram_lm=save_table(folder / "ngram-lm", table_of_texts(_walks(), VOCAB_SIZE)),
+        medusa_reduced=_medusa(folder / "medusa-reduced", spec, half),
+        ngram_lm=save_table(folder / "ngram-lm", table_of_texts(_walks(), spec.vocab_size)),
+        shape=shape,
     )
 
 
@@ -103,8 +114,11 @@ def _walks(num: int = 12, length: int = 60) -> list[list[int]]:
     return texts
 
 
-def _model(folder: Path, weights: TinyWeights, backend: tokenizers.Tokenizer) -> Path:
-    write_folder(folder, weights, eos_token_id=backend.token_to_id(END))
+def _model(folder: Path, weights: TinyWeights, backend: tokenizers.Tokenizer, shape: TinyShape | None = None) -> Path:
+    files: dict[str, Any] = {} if shape is None else {"num_shards": shape.num_shards, "dtype": shape.dtype}
+    if weights.spec.rope.linear_factor != 1.0 or weights.spec.rope.llama3 is not None:
+        files["rope_scaling"] = {k: v for k, v in hf_config(weights.spec).rope_parameters.items() if k != "rope_theta"}
+    write_folder(folder, weights, eos_token_id=backend.token_to_id(END), **files)
     backend.save(str(folder / "tokenizer.json"))
     (folder / "tokenizer_config.json").write_text(json.dumps({"eos_token": END}))
     return folder

@@ -147,6 +147,28 @@ def test_tokens_are_those_of_plain_decoding(kind, options, tmp_path):
         assert drafter.drafter._hidden == {}
 
 
+class Deepest(Checked):
+    """Remembers how deep the deepest proposal was."""
+
+    deepest = 0
+
+    def propose(self, requests, plans):
+        trees = super().propose(requests, plans)
+        self.deepest = max(self.deepest, *(max(tree.depths) - tree.num_known + 1 for tree in trees))
+        return trees
+
+
+@pytest.mark.parametrize("num_heads", [1, 2, 3, 4, 5])
+def test_a_generic_tree_is_no_deeper_than_there_are_heads(num_heads, tmp_path):
+    """[R77]"""
+    drafter = Deepest(drafter_of(tmp_path, random_heads(TARGET, seed=3, num_heads=num_heads)))
+    params = [SamplingParams(max_tokens=8)]
+    (request,) = run(make_engine(DECODER, drafter, num_nodes=64), PROMPTS[:1], params)
+    (plain,) = run(make_engine(DECODER), PROMPTS[:1], params)
+    assert request.new_ids == plain.new_ids
+    assert drafter.deepest == min(num_heads, max(len(path) for path, _ in drafter.drafter.network.paths))
+
+
 def taught_heads(text, num_heads=2, num_steps=80):
     """Heads taught one text by gradient descent, outside of the drafter: from the state of token t, token t + 2 + k."""
     heads = random_heads(TARGET, num_heads=num_heads)

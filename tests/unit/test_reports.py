@@ -14,6 +14,7 @@ PROVED = {
     "R02": "native/test_invariance.py::test_trees_and_batches_give_the_bits_of_plain_decoding",
     "R03": "e2e/test_check.py::test_near_ties_are_reported_each_and_are_no_fault",
     "R25": "unit/test_eagle.py::test_a_proposal_is_what_the_network_says_of_the_text",
+    "R33": "unit/test_medusa.py::test_tokens_are_those_of_plain_decoding",
     "R34": "equivalence/test_combinations.py::test_a_cell_keeps_its_word",
     "R43": "equivalence/test_combinations.py::test_a_cell_keeps_its_word",
     "R49": "unit/test_stop_strings.py::test_streams_never_split_a_character_nor_show_a_stop_string",
@@ -26,6 +27,7 @@ PROVED = {
     "R74": "unit/test_eagle.py::test_a_reduced_vocabulary_names_the_targets_tokens",
     "R75": "unit/test_eagle.py::test_taps_follow_the_convention",
     "R76": "unit/test_eagle.py::test_the_layer_is_the_reference",
+    "R78": "unit/test_medusa.py::test_tokens_are_those_of_plain_decoding",  # the target's tables are tied
     "R79": "unit/test_train_run.py::test_greedy_answers_are_the_targets_own_words",
     "R80": "unit/test_train_run.py::test_the_loss_mask_follows_the_chat_template",
     "R81": "unit/test_train_run.py::test_the_draft_vocabulary_round_trips",
@@ -39,12 +41,9 @@ PROVED = {
 OUT_OF_SCOPE = {
     "R15": "ranks of a tensor-parallel engine that must agree: foreword runs on one device",
     "R30": "a static cache handed in by the caller: the adapter makes its own",
-    "R33": "one odd token of Medusa in a batch with flash attention: there are no Medusa heads yet",
     "R45": "a parser of reasoning that gets several tokens at once: foreword hands out text and parses none",
     "R46": "tool calls streamed by a server: foreword has neither server nor tool-call parser",
     "R50": "marks of drafted tokens in a user interface: foreword marks none, it counts",
-    "R77": "versions of Medusa's files: there are no Medusa heads yet",
-    "R78": "Medusa on a model with tied tables: there are no Medusa heads yet",
     "R86": "optional fields of a server's requests: there is no server yet",
     "R87": "a target sharded over devices: foreword runs on one device",
 }

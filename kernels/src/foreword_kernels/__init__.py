@@ -3,6 +3,8 @@
 `foreword.runtime.native_runtime` is the way to use them; this package holds no policy.
 """
 
+import atexit
+
 from foreword_kernels._native import (
     GROUP,
     LANES,
@@ -20,7 +22,10 @@ from foreword_kernels._native import (
     pack_int4,
     pack_int8,
     read_bandwidth,
+    wait_for_long_calls,
 )
+
+atexit.register(wait_for_long_calls)
 
 __all__ = [
     "GROUP",

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from foreword import __version__
+from foreword.bench.provenance import versions
 from foreword.checkpoint.cache import cache_folder
 from foreword.checkpoint.default_model import DEFAULT_MODEL, default_model_path
 from foreword.config import STEADY_METHOD, DraftConfig
@@ -41,7 +41,7 @@ def machine_facts() -> dict[str, Any]:
     problem = native_problem()
     choice = choose_runtime()
     facts: dict[str, Any] = {
-        "foreword": __version__,
+        "foreword": versions().get("foreword", "0.0.0"),
         "python": platform.python_version(),
         "platform": f"{platform.system()} {platform.machine()}",
         "cpu": {"name": _cpu_name(), "logical_cores": os.cpu_count(), "features": _cpu_features()},

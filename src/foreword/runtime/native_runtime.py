@@ -140,6 +140,16 @@ class NativeKVCache:
         """Forget committed positions from `length` on."""
         self.handle.truncate(slot, length)
 
+    def fork(self, slot: int, length: int, capacity: int) -> int:
+        """Reserve a region of at least `capacity` rows that begins with the first `length` committed rows of `slot`.
+
+        Returns its slot; `CapacityError` where memory is short, `ValueError` for rows that are not committed.
+        """
+        try:
+            return self.handle.fork(slot, length, capacity)
+        except MemoryError as error:
+            raise self._too_large(capacity) from error
+
     def rows(
         self, slot: int
     ) -> tuple[Float[Tensor, "layers kv_heads len dim"], Float[Tensor, "layers kv_heads len dim"]]:
