@@ -11,6 +11,7 @@ from foreword.errors import DownloadError, ModelNotFoundError
 
 _ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 _FILE = re.compile(r"([A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*)/(.+\.gguf)")
+_MOST_NAME = 400  # characters
 _SHOWN = 8  # names that a message lists
 WANTED = (
     "config.json", "generation_config.json", "model.safetensors", "model.safetensors.index.json", "model-*.safetensors",
@@ -21,6 +22,8 @@ WANTED = (
 
 def is_hub_name(model: str) -> bool:
     """Whether the text looks like owner/name or owner/name/file.gguf."""
+    if len(model) > _MOST_NAME:
+        return False
     return bool(_FILE.fullmatch(model)) or bool(_ID.fullmatch(model) and not model.endswith(".gguf"))
 
 

@@ -107,7 +107,7 @@ def _parse_entry(path: Path, name: str, entry: Any) -> StoredTensor:
         dtype, shape = entry["dtype"], tuple(entry["shape"])
     except (KeyError, TypeError, ValueError) as error:
         raise CheckpointError(f"{path} has a damaged header at tensor {name} ({error!r}); fetch it again") from error
-    if dtype not in VALUE_BYTES:
+    if not isinstance(dtype, str) or dtype not in VALUE_BYTES:
         raise CheckpointError(
             f"{path} has a damaged header, or is another program's: tensor {name} has dtype {short_repr(dtype)}; "
             f"known: {', '.join(VALUE_BYTES)}"

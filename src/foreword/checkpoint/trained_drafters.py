@@ -6,10 +6,12 @@ Looked for in `checkpoints` beside the source, inside the installed package, and
 drafter of the user's own making wins.
 """
 
-import json
 from pathlib import Path
 
 from foreword.checkpoint.cache import cache_folder
+from foreword.checkpoint.drafter_kind import card_of
+from foreword.checkpoint.json_file import read_json
+from foreword.errors import CheckpointError
 
 _SAME_FILES = {"eagle2": "eagle"}  # drafters that are served from what was trained as another
 _PACKAGE = Path(__file__).parents[1]
@@ -27,7 +29,7 @@ def trained_drafter(method: str, target_fingerprint: str) -> Path | None:
 
 def _belongs(card: Path, method: str, target_fingerprint: str) -> bool:
     try:
-        facts = json.loads(card.read_text())["foreword"]
-        return facts["method"] == method and facts["target_fingerprint"] == target_fingerprint
-    except (OSError, ValueError, KeyError, TypeError):
+        facts = card_of(read_json(card))
+    except CheckpointError:
         return False  # no card of a trained drafter
+    return facts.get("method") == method and facts.get("target_fingerprint") == target_fingerprint
