@@ -54,6 +54,12 @@ class SafetensorsFile:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        try:
+            str(path).encode()
+        except UnicodeEncodeError as error:
+            raise CheckpointError(
+                f"{str(path)!r} is no UTF-8, and the safetensors library reads no file of such a name; rename the file or folder"
+            ) from error
         header, data_len = _read_header(path)
         metadata = header.pop("__metadata__", None)
         self.metadata: dict[str, Any] = metadata if isinstance(metadata, dict) else {}

@@ -94,6 +94,7 @@ def load_folder(folder: Path, source: str, choice: RuntimeChoice) -> LoadedModel
             trust_remote_code=False,
             use_safetensors=True,
             output_loading_info=True,
+            ignore_mismatched_sizes=True,  # the report names them, the error does not
         )
         model, report = loaded
         model = model.to(choice.device)

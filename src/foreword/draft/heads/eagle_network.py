@@ -71,7 +71,7 @@ def _build(
 ) -> EagleNetwork:
     if ("layers.0.hidden_norm.weight" in files) != is_eagle3:
         found, name = ("EAGLE-1 or EAGLE-2", "eagle2") if is_eagle3 else ("EAGLE-3", "eagle3")
-        raise UnsupportedModelError(f"{files.path} holds an {found} network; use it as {name}=PATH")
+        raise UnsupportedModelError(f"{files.path} holds an {found} network; use it as {name}={files.path}")
     options = Options(files.config, str(files.path))
     taps = taps_of(files.config, target) if is_eagle3 else ()
     spec = _spec(files, is_eagle3, target)
