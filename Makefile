@@ -5,6 +5,7 @@
 #   make install only set up .venv                 make clean       delete .venv and caches
 #   make soak    100,000 tokens, none may differ   make check-kernels   the kernels under sanitizers
 #   make fuzz    5,000 random combinations of models, options, drafters, callers
+#   make fuzz-files   2,000 damaged files of models and drafters
 #
 # Another Python: make PYTHON=python3.12 demo
 
@@ -14,7 +15,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 KERNEL_SOURCES := $(shell find kernels -name build -prune -o -type f -print 2>/dev/null)
 
-.PHONY: help install demo test test-slow check check-kernels soak fuzz format constraints clean
+.PHONY: help install demo test test-slow check check-kernels soak fuzz fuzz-files format constraints clean
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -68,6 +69,10 @@ soak: install
 # 5,000 random combinations of models, prompts, options, drafters, batches and callers against plain decoding. An hour.
 fuzz: install
 	@$(BIN)/python -m benchmarks.fuzz
+
+# 2,000 damaged files of models and drafters: each is refused in one line, or its words are the same. Minutes.
+fuzz-files: install
+	@$(BIN)/python -m benchmarks.fuzz_files
 
 # The kernels' tests once more, built with AddressSanitizer and UndefinedBehaviorSanitizer.
 check-kernels: install
