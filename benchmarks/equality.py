@@ -13,12 +13,11 @@ from pathlib import Path
 
 from foreword.bench.check_run import all_differences
 from foreword.cli.prompt_file import PromptLine, read_prompts
-from foreword.draft.registry import DRAFTERS
+from foreword.draft.registry import drafter_types
 from foreword.engine.llm import LLM, load_model
 from foreword.engine.result import Result
 from foreword.sampling.params import SamplingParams
 
-TRAINED = ("medusa2", "eagle", "eagle2", "eagle3")
 DTYPES = {"native": "int8", "torch": "float32"}
 MODES = {"greedy": {}, "sampled": {"temperature": 0.8, "seed": 11}}
 
@@ -61,7 +60,8 @@ def main() -> int:
 
 def drafters(draft_model: str) -> list[dict]:
     """Those that need no training, draft_model with a model, and two cascades."""
-    configs: list[dict] = [{"method": name} for name in DRAFTERS if name not in ("none", "draft_model", *TRAINED)]
+    names = [one.name for one in drafter_types() if one.drafts and not one.takes_path]
+    configs: list[dict] = [{"method": name} for name in names]
     configs.append({"method": "draft_model", "model": draft_model, "num_speculative_tokens": 3})
     configs.append({"method": "suffix,recycling"})
     configs.append({"method": "ngram,recycling", "cascade_merge": True})

@@ -39,7 +39,8 @@ def main() -> int:
         with tempfile.TemporaryDirectory() as folder:
             _run(numbers, write_tiny_llm(Path(folder), tiny_shape(block)), count, is_shown=args.count == 1)
     report = {
-        "combos": args.count, "calls": count.calls, "tokens": count.tokens, "drafted": count.drafted, "accepted": count.accepted,
+        "combos": args.count, "calls": count.calls, "refused": count.refused,
+        "tokens": count.tokens, "drafted": count.drafted, "accepted": count.accepted,
         "near_ties": len(count.near_ties), "faults": len(count.faults), "seconds": round(time.perf_counter() - start_s, 1),
         "calls_drafted_accepted": count.by_drafter,
     }  # fmt: skip

@@ -8,13 +8,11 @@ line of JSON a row, then a Markdown table. Counts, not times: a busy machine doe
 
 import argparse
 import json
-from dataclasses import replace
 from pathlib import Path
 
 from foreword.cli.prompt_file import read_prompts
-from foreword.config import DraftConfig
-from foreword.draft.model.draft_model import ModelDrafter
-from foreword.draft.model.layerskip import LayerSkipDrafter
+from foreword.draft.model.draft_model import DraftModelOptions, ModelDrafter
+from foreword.draft.model.layerskip import LayerSkipDrafter, LayerSkipOptions
 from foreword.engine.engine import Engine
 from foreword.engine.fixed_policy import FixedController
 from foreword.engine.llm import LLM, load_model
@@ -43,9 +41,15 @@ def main() -> None:
     int4 = NativeRuntime("int4").decoder(model.checkpoint.spec, model.checkpoint)
     layers = model.checkpoint.spec.num_layers
     makers = {
-        "the model in int4": lambda target, config: ModelDrafter(int4, target.spec.vocab_size, config),
-        f"first {layers - 2} layers": lambda t, config: LayerSkipDrafter(t, replace(config, exit_layer=layers - 2)),
-        f"first {layers - 5} layers": lambda t, config: LayerSkipDrafter(t, replace(config, exit_layer=layers - 5)),
+        "the model in int4": lambda target, mode: ModelDrafter(
+            int4, target.spec.vocab_size, DraftModelOptions(), draft_mode=mode
+        ),
+        f"first {layers - 2} layers": lambda t, mode: LayerSkipDrafter(
+            t, LayerSkipOptions(exit_layer=layers - 2), mode
+        ),
+        f"first {layers - 5} layers": lambda t, mode: LayerSkipDrafter(
+            t, LayerSkipOptions(exit_layer=layers - 5), mode
+        ),
     }
     rows = []
     for temperature in map(float, args.temperatures.split(",")):
@@ -54,8 +58,7 @@ def main() -> None:
                 rule = make_verifier(name)
                 llm = LLM(model, "none")
                 target = Target(model.decoder, model)
-                config = DraftConfig(method="draft_model", draft_noise=rule.draft_mode.name.lower())
-                parts = StepParts(FixedController(args.k, draft), make(target, config), target, rule)
+                parts = StepParts(FixedController(args.k, draft), make(target, rule.draft_mode), target, rule)
                 llm.engine = Engine(parts, batch_size=8)
                 params = SamplingParams(temperature=temperature, max_tokens=args.max_tokens, seed=1)
                 prompts = [[{"role": "user", "content": line.turns[0]}] for line in lines if line.turns]

@@ -8,15 +8,19 @@ import pytest
 SRC = Path(__file__).parents[1] / "src" / "foreword"
 
 # What each package may import, besides itself.
-_BASE = {"config", "errors", "files", "sampling", "text_checks", "tree"}
+_BASE = {"cache_folder", "config", "errors", "files", "progress", "sampling", "seal", "text_checks", "tree", "validate"}
 _MODELS = _BASE | {"verify", "runtime", "checkpoint"}
 _ENGINE = _MODELS | {"target", "draft"}
 ALLOWED = {
+    "cache_folder": set(),
     "config": {"errors"},
     "errors": set(),
     "files": set(),
+    "progress": set(),
+    "seal": {"errors", "files"},
     "text_checks": {"errors"},
-    "sampling": {"config", "errors", "text_checks", "tree"},
+    "validate": {"errors"},
+    "sampling": {"config", "errors", "text_checks", "tree", "validate"},
     "tree": {"config", "errors", "sampling"},
     "verify": _BASE,
     "runtime": _BASE | {"verify"},

@@ -12,7 +12,7 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from foreword.config import DraftConfig
+    from foreword.draft.draft_config import DraftConfig
     from foreword.engine.llm import LLM, LoadedModel, load_model
     from foreword.engine.result import Piece, Result
     from foreword.errors import CapacityError, ConfigError, FidelityError, ForewordError, KernelError, LoadError
@@ -50,7 +50,7 @@ _HOMES = {
     "LLM": "foreword.engine.llm",
     "CapacityError": "foreword.errors",
     "ConfigError": "foreword.errors",
-    "DraftConfig": "foreword.config",
+    "DraftConfig": "foreword.draft.draft_config",
     "DraftTree": "foreword.tree.draft_tree",
     "DraftingParams": "foreword.sampling.drafting_params",
     "FidelityError": "foreword.errors",

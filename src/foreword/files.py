@@ -8,11 +8,13 @@ import contextlib
 import os
 import secrets
 import stat
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
 
 PART_SUFFIX = ".part"
+_OLD_S = 24 * 3600.0  # after which a part that is not locked is nobody's
 
 
 @contextlib.contextmanager
@@ -54,10 +56,44 @@ def write_whole(path: Path, text: str) -> None:
         file.write(text.encode())
 
 
+def put_aside(path: Path) -> Path:
+    """Take a damaged file out of the way; where it is now. Nothing is lost that somebody may still want."""
+    aside = path.with_name(path.name + ".damaged")
+    path.replace(aside)
+    return aside
+
+
 def sweep_parts(path: Path) -> None:
     """Delete what cut writes of `path` left behind. Call it only while holding `locked(path)`."""
     for part in path.parent.glob(f"{path.name}.*{PART_SUFFIX}"):
         part.unlink(missing_ok=True)
+
+
+def sweep_folder(folder: Path) -> int:
+    """Delete what killed writers left in a folder; how many files. What may still be written stays.
+
+    A part goes where its file's lock is free, or, where there is no lock, a day after it was last written to.
+    """
+    from filelock import FileLock, Timeout
+
+    num_swept = 0
+    for part in _parts(folder):
+        lock = folder / f"{part.name.removesuffix(PART_SUFFIX).rpartition('.')[0]}.lock"
+        with contextlib.suppress(OSError, Timeout):
+            if lock.is_file():
+                with FileLock(lock, timeout=0, thread_local=False):
+                    part.unlink()
+            elif time.time() - part.stat().st_mtime > _OLD_S:
+                part.unlink()
+            num_swept += not part.exists()
+    return num_swept
+
+
+def _parts(folder: Path) -> list[Path]:
+    try:
+        return sorted(folder.glob(f"*{PART_SUFFIX}"))
+    except OSError:
+        return []
 
 
 def whole_lines(path: Path) -> list[bytes]:

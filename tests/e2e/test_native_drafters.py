@@ -4,7 +4,7 @@ import pytest
 
 from foreword.bench.soak import soak, soak_prompts
 from foreword.checkpoint.trained_drafters import trained_drafter
-from foreword.draft.kinds import WITHOUT_WEIGHTS
+from foreword.draft.registry import drafter_types
 from foreword.engine.llm import LLM
 from foreword.sampling.params import SamplingParams
 
@@ -26,7 +26,7 @@ OPTIONS = {
     "truncated": {"temperature": 1.0, "top_p": 0.9, "top_k": 40, "seed": 6},
     "penalties": {"temperature": 0.7, "seed": 7, "repetition_penalty": 1.1, "frequency_penalty": 0.2},
 }
-CONFIGS = {name: {"method": name} for name in WITHOUT_WEIGHTS if name != "none"}  # the others need networks
+CONFIGS = {one.name: {"method": one.name} for one in drafter_types() if one.drafts and not one.takes}
 
 
 @pytest.fixture(scope="module")

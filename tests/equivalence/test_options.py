@@ -6,7 +6,6 @@ from functools import cache
 import pytest
 import torch
 
-from foreword.config import DraftConfig
 from foreword.draft.lookup.ngram import NgramDrafter
 from foreword.sampling.params import SamplingParams
 from tests.support.option_oracle import ConstDecoder, plain_answer
@@ -121,7 +120,7 @@ def check(params: SamplingParams, drafter: str, batch_size: int, decoder=None, p
     for prompt, answer in zip(PROMPTS, plain, strict=True):
         endless[tuple(prompt)][: len(answer.token_ids)] = answer.token_ids
     drafter_ = (
-        NgramDrafter(DraftConfig())
+        NgramDrafter()
         if drafter == "ngram"
         else ScriptedDrafter(drafter, SCRIPTS[drafter], endless, decoder.spec.vocab_size)
     )
@@ -169,7 +168,7 @@ def test_options_of_one_request_do_not_touch_its_neighbours():
     options = [*OPTIONS.values(), {}]
     params = [SamplingParams(max_tokens=20, temperature=0.8, seed=i, **o) for i, o in enumerate(options)]
     prompts = [PROMPTS[i % 3] for i in range(len(params))]
-    engine = make_engine(toy(), NgramDrafter(DraftConfig()), batch_size=5)
+    engine = make_engine(toy(), NgramDrafter(), batch_size=5)
     for request, prompt, p in zip(run(engine, prompts, params, eos=(EOS,)), prompts, params, strict=True):
         assert request.new_ids == plain_answer(toy(), prompt, p, eos=(EOS,)).token_ids
 
@@ -184,7 +183,7 @@ def test_samples_of_one_seed(drafter):
     plain = [plain_answer(toy(), prompt, params, sample_index=i).token_ids for i in range(3)]
     assert plain[0] == plain_answer(toy(), prompt, replace(params, n=1)).token_ids
     assert len({tuple(p) for p in plain}) == 3
-    script = NgramDrafter(DraftConfig())
+    script = NgramDrafter()
     if drafter != "ngram":
         script = ScriptedDrafter(drafter, SCRIPTS[drafter], {tuple(prompt): plain[1]}, 12)
     engine = make_engine(toy(), script, batch_size=3)
@@ -212,7 +211,7 @@ STRINGS = [  # [R35], [R37]: known by hand
 def test_penalty_strings_known_by_hand(logits, options, expected, drafter):
     answer = [LETTERS.index(c) for c in expected]
     for k in (1, 2, 3, 4, 8):
-        script = None if drafter == "none" else NgramDrafter(DraftConfig())
+        script = None if drafter == "none" else NgramDrafter()
         if drafter not in ("none", "ngram"):
             script = ScriptedDrafter(drafter, SCRIPTS[drafter], {(4,): answer}, 5)
         engine = make_engine(ConstDecoder(logits), script, num_nodes=k)
@@ -225,7 +224,7 @@ def test_repetition_counts_prompt_and_answer(drafter):
     """1.3: A falls to 2.31, B to 2.08, C to 1.88, so ABC, then A for good. With A and B in the prompt: C, then A."""
     for prompt, expected in ([4], "ABCAAAAAAAAA"), ([4, 0, 1], "CAAAAAAAAAAA"):
         answer = [LETTERS.index(c) for c in expected]
-        script = None if drafter == "none" else NgramDrafter(DraftConfig())
+        script = None if drafter == "none" else NgramDrafter()
         if drafter not in ("none", "ngram"):
             script = ScriptedDrafter(drafter, SCRIPTS[drafter], {tuple(prompt): answer}, 5)
         engine = make_engine(ConstDecoder(CONST), script)

@@ -2,7 +2,6 @@
 
 import pytest
 
-from foreword.config import DraftConfig
 from foreword.draft.lookup.ngram import NgramDrafter
 from foreword.sampling.params import SamplingParams
 from tests.support.pairwise import pairwise
@@ -16,7 +15,7 @@ OPTIONS = {"greedy": GREEDY, "sampled": SAMPLED, "truncated": TRUNCATED}
 def drafter_for(name: str, decoder: ToyDecoder, params: SamplingParams):
     answers = {tuple(p): plain_tokens(decoder, p, params) for p in PROMPTS}
     if name == "ngram":
-        return NgramDrafter(DraftConfig(method="ngram"))
+        return NgramDrafter()
     return ScriptedDrafter(name, SCRIPTS[name], answers, decoder.spec.vocab_size)
 
 
@@ -61,14 +60,14 @@ def test_mixed_temperatures_share_a_batch():
         SamplingParams(**TRUNCATED),
         SamplingParams(**GREEDY),
     ]
-    requests = run(make_engine(decoder, NgramDrafter(DraftConfig()), batch_size=4), PROMPTS[:4], options)
+    requests = run(make_engine(decoder, NgramDrafter(), batch_size=4), PROMPTS[:4], options)
     for request, prompt, params in zip(requests, PROMPTS, options, strict=False):
         assert request.new_ids == plain_tokens(decoder, prompt, params)
 
 
 def test_requests_admitted_at_any_time_are_their_solo_runs():
     decoder, params = ToyDecoder(), SamplingParams(**SAMPLED)
-    engine = make_engine(decoder, NgramDrafter(DraftConfig()), batch_size=2)
+    engine = make_engine(decoder, NgramDrafter(), batch_size=2)
     from foreword.engine.request import Request
 
     requests = []
@@ -86,7 +85,7 @@ def test_requests_admitted_at_any_time_are_their_solo_runs():
 def test_the_same_call_five_times_is_the_same_answer():
     """State that outlives a request would show here ([R16], [R31])."""
     decoder, params = ToyDecoder(), SamplingParams(**GREEDY)
-    engine = make_engine(decoder, NgramDrafter(DraftConfig()))
+    engine = make_engine(decoder, NgramDrafter())
     long_first = run(engine, [PROMPTS[3] * 20], [params])
     counts = set()
     for _ in range(5):

@@ -2,7 +2,7 @@
 
 import pytest
 
-from foreword.config import DraftConfig
+from foreword.draft.draft_config import DraftConfig
 from foreword.draft.model.autoregress import Autoregression
 from foreword.engine.llm import LLM
 from foreword.errors import KernelError
@@ -39,8 +39,9 @@ def config_of(name: str, files, num_tokens: int = 4) -> DraftConfig:
         key: value.format(**vars(files)) if isinstance(value, str) else value for key, value in DRAFTERS[name].items()
     }
     values = {"draft_tree_width": 1, **values}
+    path = values.pop("model", None)
     method = {"sure": "draft_model", "comb": "eagle3"}.get(name, name.split("-")[0])
-    return DraftConfig(method=method, num_speculative_tokens=num_tokens, **values)
+    return DraftConfig(method=method, path=path, num_speculative_tokens=num_tokens, options=values)
 
 
 def proposals(model, config: DraftConfig, params: SamplingParams, monkeypatch, one_call: bool):

@@ -2,7 +2,8 @@
 
 import pytest
 
-from foreword.config import DraftConfig
+from foreword.draft.draft_config import DraftConfig
+from foreword.draft.heads.eagle import Eagle3Options
 from foreword.engine.llm import LLM
 from foreword.errors import ConfigError
 from foreword.sampling.params import SamplingParams
@@ -23,7 +24,7 @@ def test_its_words_are_the_targets_whatever_the_bits(method, usual, files):
     expected = [result.token_ids for result in LLM(model, "none").generate(PROMPTS, params)]
     sizes = {}
     for dtype in (None, "int8", "int4"):
-        llm = LLM(model, DraftConfig(method=method, model=str(path), draft_dtype=dtype), policy="fixed")
+        llm = LLM(model, DraftConfig(method=method, path=str(path), options={"draft_dtype": dtype}), policy="fixed")
         assert [result.token_ids for result in llm.generate(PROMPTS, params)] == expected
         sizes[dtype] = decoder_of(llm).num_weight_bytes
     assert sizes["int4"] < sizes["int8"]
@@ -32,7 +33,7 @@ def test_its_words_are_the_targets_whatever_the_bits(method, usual, files):
 
 
 def test_a_runtime_without_such_weights_says_so(files):
-    config = DraftConfig(method="eagle3", model=str(files.eagle3), draft_dtype="int4")
+    config = DraftConfig(method="eagle3", path=str(files.eagle3), options={"draft_dtype": "int4"})
     with pytest.raises(
         ConfigError, match=r"draft_dtype is 'int4', which the native runtime knows; .* on torch.*float32"
     ):
@@ -41,4 +42,4 @@ def test_a_runtime_without_such_weights_says_so(files):
 
 def test_other_names_are_refused():
     with pytest.raises(ConfigError, match="draft_dtype is 'fp4'; allowed: int8, int4"):
-        DraftConfig(draft_dtype="fp4")
+        Eagle3Options(draft_dtype="fp4")

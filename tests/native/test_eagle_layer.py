@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import torch
 
-from foreword.config import DraftConfig, ModelSpec
-from foreword.draft.heads.eagle import EagleDrafter
+from foreword.config import ModelSpec
+from foreword.draft.heads.eagle import Eagle3Options, EagleDrafter
 from foreword.errors import KernelError
 from foreword.runtime.base import Need
 from foreword.runtime.torch_runtime import TorchRuntime
@@ -147,7 +147,7 @@ def test_tokens_are_those_of_plain_decoding(
     drafts = []
     for batch_size in (1, 3):
         made = network(folder, is_eagle3, spec, weights, runtime)
-        drafter = Checked(EagleDrafter(made, DraftConfig(method=kind, draft_tree_depth=3)))
+        drafter = Checked(EagleDrafter(made, Eagle3Options(draft_tree_depth=3), kind))
         requests = run(make_engine(decoder, drafter, num_nodes=9, batch_size=batch_size), prompts, params)
         assert [request.new_ids for request in requests] == plain
         drafts.append([(request.stats.num_steps, request.stats.accepted_tokens) for request in requests])

@@ -19,7 +19,9 @@ from foreword.runtime.base import Need
 from foreword.runtime.native_load import available_bytes, check_memory
 from foreword.runtime.native_runtime import NativeRuntime
 from foreword.runtime.native_threads import cpu_quota, default_threads
-from foreword.runtime.native_weights import PackedHeader, cache_path, default_cache_dir, write_packed
+from foreword.runtime.native_weights import write_packed
+from foreword.runtime.packed_file import PackedHeader, cache_path
+from foreword.seal import sealed_file
 from tests.native.models import LLAMA, RandomWeights, chain, same_bits
 
 
@@ -35,8 +37,8 @@ def build(cache_dir: str) -> list[float]:
 
 
 def packed_files(cache_dir: Path) -> list[Path]:
-    """All that lies there but the locks."""
-    return [path for path in (cache_dir / "native").iterdir() if path.suffix != ".lock"]
+    """All that lies there but locks and seals."""
+    return [path for path in (cache_dir / "native").iterdir() if path.suffix not in (".lock", ".seal")]
 
 
 def test_second_load_reads_the_cache(tmp_path: Path) -> None:
@@ -101,7 +103,7 @@ def test_a_cache_that_cannot_be_opened_is_gone_past(
     monkeypatch.setattr(native_load, "_open", fail)
     assert build(str(tmp_path)) == expected
     assert "packing again" in caplog.text
-    assert "packing at every load" in caplog.text
+    assert "made again at every load" in caplog.text
 
 
 def test_what_a_killed_process_left_is_swept(tmp_path: Path) -> None:
@@ -124,7 +126,8 @@ def test_the_second_writer_waits_and_finds_the_file(tmp_path: Path) -> None:
         writer.join(0.2)
         assert writer.is_alive()
         assert packed_files(tmp_path) == []
-        path.write_bytes(b"by the first")
+        with sealed_file(path, weights.fingerprint) as file:
+            file.write(b"by the first")
     writer.join(10)
     assert path.read_bytes() == b"by the first"
 
@@ -134,16 +137,8 @@ def test_a_packed_file_is_on_the_disk_before_it_has_its_name(tmp_path: Path, mon
     path = tmp_path / "x.fwk"
     monkeypatch.setattr(os, "fsync", lambda _: flushed.append(path.exists()))
     write_packed(path, LLAMA, RandomWeights(LLAMA), "int8")
-    assert flushed == [False]
+    assert flushed == [False, False, True]  # its seal, the file, and the seal again with the file's times
     assert path.exists()
-
-
-def test_default_cache_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
-    monkeypatch.setenv("FOREWORD_CACHE", str(tmp_path / "chosen"))
-    assert default_cache_dir() == tmp_path / "chosen"
-    monkeypatch.delenv("FOREWORD_CACHE")
-    assert default_cache_dir() == tmp_path / "xdg" / "foreword"
 
 
 def test_two_processes_at_once(tmp_path: Path) -> None:
@@ -157,7 +152,7 @@ def test_a_folder_that_cannot_be_written(tmp_path: Path, caplog: pytest.LogCaptu
     blocked = tmp_path / "file"
     blocked.write_text("not a folder")
     assert build(str(blocked)) == build(str(tmp_path / "cache"))
-    assert "packing at every load" in caplog.text
+    assert caplog.text.count("made again at every load") == 1
 
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf")])

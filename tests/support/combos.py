@@ -9,7 +9,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from foreword.draft.registry import drafter_types
+
 EXACT, IN_LAW, LOSSY, REFUSED = "exact", "in law", "lossy", "refused"
+EITHER = "chain or tree"
 VERIFIERS = ("match", "rejection", "block", "typical")
 _WORDS = {"match": EXACT, "rejection": IN_LAW, "block": IN_LAW, "typical": LOSSY}
 
@@ -19,7 +22,7 @@ class Row:
     """A drafter with its settings. In `config`, a value such as "{draft}" is a path of `support.tiny_llm.TinyFiles`."""
 
     drafter: str
-    shape: str  # of its proposals under match: "chain", "tree", or "" where it proposes nothing
+    shape: str  # of its proposals under match: "chain", "tree", either, or "" where it proposes nothing
     config: Mapping[str, Any] = field(default_factory=dict)
     settings: str = ""  # as the page shows them
     refused: Mapping[str, str] = field(default_factory=dict)  # by rule: the reason, as a pattern
@@ -44,7 +47,7 @@ def _trained(method: str, path: str, shape: str, width: int) -> Row:
     return Row(method, shape, config, f"draft_tree_width {width}")
 
 
-ROWS = (
+_WRITTEN = (
     Row("none", ""),
     Row("ngram", "chain"),
     Row("suffix", "chain", {"suffix_decoding_tree": False}, "suffix_decoding_tree false"),
@@ -96,6 +99,9 @@ ROWS = (
         kind="Reranked",
     ),
 )
+_NAMES = {name for row in _WRITTEN if not row.kind for name in row.drafter.split(",")}
+# A drafter that needs nothing but its name has a row as it comes, without one here.
+ROWS = (*_WRITTEN, *(Row(one.name, EITHER) for one in drafter_types() if not one.takes and one.name not in _NAMES))
 # What the requests of every cell ask for. Rules other than match are compared at temperature 0, where all are exact.
 OPTIONS: Mapping[str, Mapping[str, Any]] = {
     "greedy": {},

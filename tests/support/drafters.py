@@ -1,14 +1,14 @@
-"""Every untrained drafter over toy decoders, and a wrapper that checks each proposal."""
+"""Every untrained drafter, by the registry and in further settings, over toy decoders, and a wrapper that checks each proposal."""
 
 import functools
 from collections.abc import Callable
 
-from foreword.config import DraftConfig, draft_config
 from foreword.draft.cascade import CascadeDrafter
+from foreword.draft.draft_config import draft_config
 from foreword.draft.lookup.ngram_lm import NgramLmDrafter
-from foreword.draft.model.draft_model import ModelDrafter
+from foreword.draft.model.draft_model import DraftModelOptions, ModelDrafter
 from foreword.draft.model.universal import UniversalDrafter
-from foreword.draft.registry import make_drafter
+from foreword.draft.registry import drafter_types, make_drafter
 from foreword.sampling.params import SamplingParams
 from foreword.target.target import Target
 from tests.support.ngram_tables import table_of_texts
@@ -61,14 +61,14 @@ def pair_model() -> ToyDecoder:
 def model_drafter(blur: float = 0.25, **options) -> Callable[[Target], object]:
     def make(target: Target):
         draft = blurred(target.decoder, blur) if blur else target.decoder
-        return ModelDrafter(draft, target.spec.vocab_size, DraftConfig(method="draft_model", **options))
+        return ModelDrafter(draft, target.spec.vocab_size, DraftModelOptions(**options))
 
     return make
 
 
 def universal_drafter(target: Target):
     """A draft model over pairs of letters for a target over single ones."""
-    return UniversalDrafter(pair_model(), PairTokenizer(), SingleTokenizer(), DraftConfig(method="draft_model"))
+    return UniversalDrafter(pair_model(), PairTokenizer(), SingleTokenizer())
 
 
 def ngram_lm_drafter(target: Target) -> NgramLmDrafter:
@@ -90,17 +90,15 @@ def cascade_drafter(is_merging: bool) -> Callable[[Target], object]:
 _PAST = {"method": "suffix", "suffix_decoding_max_cached_requests": 3, "suffix_decoding_max_cached_tokens": 100}
 _LOOKAHEAD = {"method": "lookahead", "lookahead_window": 3, "lookahead_ngram": 4, "lookahead_guesses": 2}
 
+# Every drafter that needs nothing but its name is here by itself.
+BY_NAME = {one.name: by_name(one.name) for one in drafter_types() if one.drafts and not one.takes}
 DRAFTERS: dict[str, Callable[[Target], object]] = {
-    "ngram": by_name("ngram"),
-    "suffix": by_name("suffix"),
+    **BY_NAME,
     "suffix-chain": by_name({"method": "suffix", "suffix_decoding_tree": False}),
     "suffix-past": by_name(_PAST),
-    "recycling": by_name("recycling"),
     "recycling-per-request": by_name({"method": "recycling", "recycling_per_request": True, "recycling_top_k": 3}),
-    "lookahead": by_name("lookahead"),
     "lookahead-3-4-2": by_name(_LOOKAHEAD),
     "ngram_lm": ngram_lm_drafter,
-    "layerskip": by_name({"method": "layerskip", "exit_layer": 1}),
     "layerskip-tree": by_name({"method": "layerskip", "exit_layer": 1, "draft_tree_width": 3}),
     "draft_model": model_drafter(),
     "draft_model-unsure": model_drafter(draft_confidence_threshold=0.5),

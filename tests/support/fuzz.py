@@ -21,6 +21,7 @@ from foreword.engine.llm import LLM
 from foreword.engine.request import Request
 from foreword.engine.result import Result
 from foreword.engine.step import StepTimes
+from foreword.errors import ForewordError
 from foreword.sampling.drafting_params import DraftingParams
 from foreword.sampling.grammar import Grammar
 from foreword.sampling.params import SamplingParams
@@ -76,6 +77,7 @@ class Count:
     """What a run came to."""
 
     calls: int = 0  # a combination that goes on counts twice
+    refused: int = 0
     tokens: int = 0
     drafted: int = 0
     accepted: int = 0
@@ -136,7 +138,13 @@ def run_combos(numbers: Sequence[int], files: TinyFiles, models: Mapping[str, Lo
 
 def check(combo: Combo, model: LoadedModel, count: Count) -> None:
     """Compare one combination with plain decoding, and count what was found."""
-    llm = _llm(model, combo)
+    try:
+        llm = _llm(model, combo)
+    except ForewordError:
+        if model.decoder.spec.num_layers > 1:
+            raise
+        count.refused += 1  # layerskip and EAGLE-3 need layers to choose from
+        return
     prompts = list(combo.prompts)
     for _ in range(2 if combo.goes_on else 1):
         plain = LLM(model, "none", batch_size=1).generate(prompts, list(combo.params))
@@ -269,8 +277,7 @@ def _drafter(rng: random.Random, files: TinyFiles) -> dict[str, Any]:
             "method": ",".join(rng.sample(["ngram", "suffix", "recycling", "lookahead", "layerskip",
                                            f"draft_model={files.draft}", f"eagle3={files.eagle3}",
                                            f"ngram_lm={files.ngram_lm}"], rng.randint(2, 4))),
-            "cascade_merge": rng.random() < 0.5,
-            "cascade_threshold": rng.choice((0.0, 0.5, 1.5)),
+            **rng.choice(({"cascade_merge": True}, {"cascade_threshold": rng.choice((0.0, 0.5, 1.5))})),
         },
         "auto": dict,
     }  # fmt: skip

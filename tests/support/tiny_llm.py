@@ -21,7 +21,7 @@ from tests.support.medusa_heads import random_heads, save_heads, vllm_config
 from tests.support.model_shapes import MIN_VOCAB_SIZE, TinyShape, tiny_shape
 from tests.support.ngram_tables import save_table, table_of_texts
 from tests.support.tiny_files import write_folder
-from tests.support.tiny_models import TinyWeights, hf_config
+from tests.support.tiny_models import TinyWeights, rope_parameters
 from tests.support.toy_tokenizers import byte_level_backend
 
 LETTERS = 'abcdefgh {}":,01'
@@ -117,7 +117,7 @@ def _walks(num: int = 12, length: int = 60) -> list[list[int]]:
 def _model(folder: Path, weights: TinyWeights, backend: tokenizers.Tokenizer, shape: TinyShape | None = None) -> Path:
     files: dict[str, Any] = {} if shape is None else {"num_shards": shape.num_shards, "dtype": shape.dtype}
     if weights.spec.rope.linear_factor != 1.0 or weights.spec.rope.llama3 is not None:
-        files["rope_scaling"] = {k: v for k, v in hf_config(weights.spec).rope_parameters.items() if k != "rope_theta"}
+        files["rope_scaling"] = {k: v for k, v in rope_parameters(weights.spec).items() if k != "rope_theta"}
     write_folder(folder, weights, eos_token_id=backend.token_to_id(END), **files)
     backend.save(str(folder / "tokenizer.json"))
     (folder / "tokenizer_config.json").write_text(json.dumps({"eos_token": END}))

@@ -124,10 +124,8 @@ def hf_name(name: str) -> str:
     return f"model.layers.{index}.{block}.{kind}"
 
 
-def hf_config(spec: ModelSpec) -> Any:
-    """The transformers config of a spec."""
-    import transformers
-
+def rope_parameters(spec: ModelSpec) -> dict[str, Any]:
+    """How transformers 5 spells a rotary embedding."""
     rope: dict[str, Any] = {"rope_type": "default", "rope_theta": spec.rope.theta}
     if spec.rope.linear_factor != 1.0:
         rope |= {"rope_type": "linear", "factor": spec.rope.linear_factor}
@@ -138,6 +136,13 @@ def hf_config(spec: ModelSpec) -> Any:
             "original_max_position_embeddings": scaling.pop("original_context_len"),
             **scaling,
         }
+    return rope
+
+
+def hf_config(spec: ModelSpec) -> Any:
+    """The transformers config of a spec."""
+    import transformers
+
     config_class = {
         "llama": transformers.LlamaConfig,
         "qwen2": transformers.Qwen2Config,
@@ -153,7 +158,7 @@ def hf_config(spec: ModelSpec) -> Any:
         vocab_size=spec.vocab_size,
         max_position_embeddings=spec.context_len,
         rms_norm_eps=spec.norm_eps,
-        rope_parameters=rope,
+        rope_parameters=rope_parameters(spec),
         tie_word_embeddings=spec.tied_head,
         bos_token_id=None,
         eos_token_id=None,

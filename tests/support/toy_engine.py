@@ -2,7 +2,7 @@
 
 import functools
 
-from foreword.config import DraftConfig
+from foreword.draft.draft_config import DraftConfig
 from foreword.draft.none import NoDrafter
 from foreword.engine.engine import Engine
 from foreword.engine.fixed_policy import FixedController

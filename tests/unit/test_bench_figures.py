@@ -8,7 +8,7 @@ import pytest
 
 from foreword.bench import metrics
 from foreword.bench.cells import Mode, make_cells
-from foreword.bench.intervals import pooled_rate, ratio_of_rates
+from foreword.bench.intervals import TOO_LITTLE, Estimate, pooled_rate, ratio_of_rates
 from foreword.bench.results import Answer, Run
 from foreword.bench.workloads import BenchPrompt, ids_sha256, in_groups, merge_topics, stratified
 from foreword.errors import ConfigError
@@ -93,6 +93,31 @@ def test_what_a_step_brings_and_where_time_goes():
     assert metrics.ms_per_pass([run()]) == 20
     assert metrics.nodes_per_pass([run()]) == 3
     assert metrics.tokens_per_pass([run()]) == 2
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "verdict"),
+    [
+        (1.01, 1.2, "faster"),
+        (0.8, 0.99, "slower"),
+        (0.99, 1.3, TOO_LITTLE),
+        (1.0, 1.3, TOO_LITTLE),
+        (0.7, 1.0, TOO_LITTLE),
+        (None, None, TOO_LITTLE),
+    ],
+)
+def test_an_interval_that_holds_1_says_nothing(low, high, verdict):
+    assert Estimate(1.1, low, high).verdict == verdict
+
+
+def test_all_figures_of_a_row_are_of_the_runs_that_both_sides_have():
+    """A benchmark that was stopped: plain decoding is three rounds ahead, and one prompt ended with its first token."""
+    plain = [run(group=g, repeat=r) for r in range(3) for g in range(4)]
+    runs = [run(group=g, repeat=0, tokens=200 if g else 0) for g in range(4)] + [run(group=3, repeat=1), run(group=9)]
+    own, base = metrics.same_sample(runs, plain)
+    assert [(r.group, r.repeat) for r in own] == [(1, 0), (2, 0), (3, 0), (3, 1)]
+    assert {(r.group, r.repeat) for r in base} == {(r.group, r.repeat) for r in own}
+    assert metrics.same_sample(plain, plain) == (plain, plain)
 
 
 def test_repeated_4grams():

@@ -5,10 +5,12 @@ from html.parser import HTMLParser
 
 import pytest
 
+from foreword.bench.intervals import TOO_LITTLE
 from foreword.bench.markdown import markdown
 from foreword.bench.peers import bits_of, merge_peers, prompts_for_peers
 from foreword.bench.report import html_page
 from foreword.bench.summary import summarise
+from foreword.cli.render.bench_table import print_summary
 from foreword.errors import ConfigError
 from tests.support.bench_results import PROMPTS, make_result, planted, run_result, write_comparison
 
@@ -164,3 +166,39 @@ def test_rivals_that_were_asked_something_else_are_refused(tmp_path):
 
 def test_bits_of_a_precision():
     assert [bits_of(name) for name in ("bf16", "q8_0", "int4", "full")] == [16, 8, 4, None]
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "verdict", "headline"),
+    [
+        (1.1, 1.4, "faster", "the speed of plain decoding with ngram, and not a word changed"),
+        (0.7, 0.9, "slower", "nothing is faster here, ngram loses least"),
+        (0.9, 1.4, TOO_LITTLE, "with ngram: too little to tell whether it is faster"),
+    ],
+)
+def test_what_may_be_chance_is_called_so_everywhere(capsys, low, high, verdict, headline):
+    data = data_of(run_result(make_result("ngram", repeats=1)))
+    (row,) = (row for row in data["summary"]["modes"][0]["rows"] if not row["is_baseline"])
+    row["speedup"], row["verdict"] = {"value": (low + high) / 2, "low": low, "high": high}, verdict
+    data["summary"]["modes"][0]["best"] = "ngram"
+    print_summary(data)
+    shown = (Page(html_page(data)).text, markdown(data), capsys.readouterr().out)
+    assert headline in " ".join(shown[0].split())
+    assert [TOO_LITTLE in text for text in shown] == [verdict == TOO_LITTLE] * 3
+    assert data["summary"]["modes"][0]["rows"][0]["verdict"] is None, "plain decoding against itself"
+
+
+def test_a_benchmark_that_was_stopped_has_rows_of_one_sample():
+    """Plain decoding went through all prompts twice, the drafter through two once: all its figures are of those two."""
+    result = run_result(make_result("ngram", repeats=2))
+    (index,) = (i for i, cell in enumerate(result.cells) if not cell.is_baseline)
+    result.runs = [run for run in result.runs if run.cell != index or (run.repeat == 0 and run.group < 2)]
+    for run in result.runs:  # the rounds that the drafter did not see were slow
+        run.decode_s = 1.0 if run.repeat == 0 and run.group < 2 else 9.0
+    (row,) = (row for row in summarise(result)["modes"][0]["rows"] if not row["is_baseline"])
+    own = [run for run in result.runs if run.cell == index]
+    plain = [run for run in result.runs if run.cell != index and (run.repeat, run.group) in {(0, 0), (0, 1)}]
+    tokens, passes = sum(run.decode_tokens for run in own), sum(run.num_passes for run in own)
+    assert row["tok_per_s"]["value"] == pytest.approx(tokens / 2.0)
+    assert row["speedup"]["value"] == pytest.approx(tokens / sum(run.decode_tokens for run in plain))
+    assert row["step_cost"] == pytest.approx((2.0 / passes) / (2.0 / sum(run.num_passes for run in plain)))

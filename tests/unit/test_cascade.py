@@ -2,11 +2,10 @@
 
 import pytest
 
-from foreword.config import DraftConfig, draft_config
-from foreword.draft import cascade
 from foreword.draft.base import BaseDrafter, DraftNeed, Plan, known_ids
 from foreword.draft.cascade import CascadeDrafter
-from foreword.draft.registry import check_drafter_name, make_drafter
+from foreword.draft.draft_config import DraftConfig, draft_config
+from foreword.draft.registry import make_drafter
 from foreword.engine.llm import LLM
 from foreword.errors import ConfigError, UnknownNameError
 from foreword.sampling.params import SamplingParams
@@ -109,11 +108,13 @@ def test_each_drafter_sees_the_pass_as_its_own(is_merging):
 
 def test_names_joined_by_commas():
     config = draft_config("suffix,draft_model=some/where,ngram")
-    check_drafter_name(config.method)
+    assert [(member.name, member.path) for member in config.members] == [
+        ("suffix", None), ("draft_model", "some/where"), ("ngram", None)
+    ]  # fmt: skip
     with pytest.raises(UnknownNameError, match="'sufix'.*did you mean 'suffix'"):
-        check_drafter_name("ngram,sufix")
-    with pytest.raises(ConfigError, match="without none"):
-        make_drafter(draft_config("suffix,none"), Target(DECODER))
+        draft_config("ngram,sufix")
+    with pytest.raises(ConfigError, match="none goes with no other: it drafts nothing"):
+        draft_config("suffix,none")
     cascade = make_drafter(draft_config("suffix,recycling,ngram"), Target(DECODER))
     assert cascade.name == "suffix,recycling,ngram"
     assert cascade.need == DraftNeed(top_k=8, can_miss=True)
@@ -164,24 +165,19 @@ def test_a_json_config_may_name_several():
 
 
 def test_a_common_path_goes_to_the_parts_that_take_one():
-    parts = []
-
-    class Part(BaseDrafter):
-        name, need, default_num_nodes = "part", DraftNeed(), 1
-
-    def keep(config, _):
-        parts.append((config.method, config.model))
-        return Part()
-
-    cascade.make(DraftConfig(method="suffix,eagle3,medusa=own", model="common"), None, keep)
-    assert parts == [("suffix", None), ("eagle3", "common"), ("medusa", "own")]
+    config = DraftConfig(method="suffix,eagle3,medusa=own", path="common")
+    assert [(member.name, member.path) for member in config.members] == [
+        ("suffix", None), ("eagle3", "common"), ("medusa", "own")
+    ]  # fmt: skip
+    with pytest.raises(ConfigError, match="path is 'common', and drafter 'suffix,medusa=own' names its own"):
+        DraftConfig(method="suffix,medusa=own", path="common")
 
 
 @pytest.mark.parametrize("method", ["ngram,lookahead", "suffix,lookahead"])
 def test_a_window_that_moves_by_being_read_is_never_passed_over(method, tmp_path_factory):
     """Its nodes have no chance of their own: by what is expected of them they would lose to any guess."""
     model = write_tiny_llm(tmp_path_factory.mktemp("tiny")).load()
-    llm = LLM(model, DraftConfig(method=method, cascade_threshold=9.0), num_speculative_tokens=12)
+    llm = LLM(model, DraftConfig(method=method, options={"cascade_threshold": 9.0}), num_speculative_tokens=12)
     drafter = llm.engine.parts.drafter
     lookahead, num_read = drafter.drafters[1], []
     observe = lookahead.observe

@@ -1,16 +1,18 @@
 """GGUF weights in the cache: the same values, made once, whole or not there."""
 
 import multiprocessing
+from random import Random
 
 import pytest
 import torch
+from safetensors.torch import save
 
 from foreword.checkpoint import cache as cache_module
 from foreword.checkpoint import open_checkpoint
-from foreword.checkpoint.cache import cache_folder
 from foreword.checkpoint.gguf_file import GgufFile
 from foreword.errors import ConfigError
 from foreword.files import PART_SUFFIX, whole_file
+from foreword.seal import sealed_file
 from tests.support.tiny_files import GGUF_SIZES, write_gguf
 from tests.support.tiny_models import TinyWeights, tiny_spec
 
@@ -26,7 +28,7 @@ def cache(tmp_path):
 
 
 def files_of(cache):
-    return sorted(path.name for path in (cache / "converted").iterdir() if path.suffix != ".lock")
+    return sorted(path.name for path in (cache / "converted").iterdir() if path.suffix not in (".lock", ".seal"))
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
@@ -104,7 +106,7 @@ def test_a_cache_that_cannot_be_written_costs_only_time(tiny_gguf, tmp_path, cap
     checkpoint = open_checkpoint(tiny_gguf, cache_dir=tmp_path / "blocked" / "cache")
     weights = checkpoint.as_dtype("float32")
     assert torch.equal(weights.tensor("norm.weight"), checkpoint.tensor("norm.weight"))
-    assert "cannot keep the converted weights" in caplog.text
+    assert caplog.text.count("cannot be used") == 1
 
 
 def test_only_float_dtypes_can_be_asked_for(tiny_gguf, cache):
@@ -148,10 +150,56 @@ def test_a_whole_file_appears_only_at_the_end(tmp_path):
     assert list(path.parent.iterdir()) == [path]
 
 
-def test_the_cache_folder_is_the_argument_then_the_variable_then_the_users(tmp_path, monkeypatch):
-    monkeypatch.setenv("FOREWORD_CACHE", str(tmp_path / "variable"))
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
-    assert cache_folder(tmp_path / "argument") == tmp_path / "argument"
-    assert cache_folder() == tmp_path / "variable"
-    monkeypatch.delenv("FOREWORD_CACHE")
-    assert cache_folder() == tmp_path / "xdg" / "foreword"
+def test_every_flipped_bit_of_a_converted_file_is_noticed(tiny_gguf, cache, caplog):
+    checkpoint = open_checkpoint(tiny_gguf, cache_dir=cache)
+    checkpoint.as_dtype("float32")
+    (name,) = files_of(cache)
+    path = cache / "converted" / name
+    whole = path.read_bytes()
+    header_end = 8 + int.from_bytes(whole[:8], "little")
+    random = Random(0)
+    places = [random.randrange(header_end) for _ in range(10)]
+    places += [random.randrange(header_end, len(whole)) for _ in range(10)]
+    for place in places:
+        caplog.clear()
+        path.write_bytes(whole[:place] + bytes([whole[place] ^ 1 << random.randrange(8)]) + whole[place + 1 :])
+        checkpoint.as_dtype("float32")
+        assert path.read_bytes() == whole
+        assert caplog.text.count("converting again") == len(caplog.records) == 1
+        checkpoint.as_dtype("float32")
+        assert len(caplog.records) == 1
+
+
+def test_a_sealed_file_with_other_tensors_is_converted_again(tiny_gguf, cache, caplog):
+    checkpoint = open_checkpoint(tiny_gguf, cache_dir=cache)
+    checkpoint.as_dtype("float32")
+    (name,) = files_of(cache)
+    path = cache / "converted" / name
+    with sealed_file(path, checkpoint.fingerprint) as file:
+        file.write(save({"norm.weight": torch.zeros(3)}))
+    assert checkpoint.as_dtype("float32").has_tensor("layers.0.q.weight")
+    assert caplog.text.count("holds other tensors than the model has") == 1
+
+
+def test_weights_are_read_for_their_checksum_once_where_that_cannot_be_kept(tmp_path, caplog, monkeypatch):
+    (tmp_path / "weights").write_bytes(b"values")
+    (tmp_path / "blocked").write_text("a file where the cache folder should be")
+    hashed = []
+    whole = cache_module._hash
+    monkeypatch.setattr(cache_module, "_hash", lambda *arguments: hashed.append(1) or whole(*arguments))
+    sums = {cache_module.sha256_of(tmp_path / "weights", tmp_path / "blocked") for _ in range(4)}
+    assert (len(sums), len(hashed), len(caplog.records)) == (1, 1, 1)
+    (tmp_path / "weights").write_bytes(b"other values")
+    sums.add(cache_module.sha256_of(tmp_path / "weights", tmp_path / "blocked"))
+    assert (len(sums), len(hashed), len(caplog.records)) == (2, 2, 1)
+
+
+@pytest.mark.parametrize("note", [b"", b"[" * 200_000, b"[]", b"{}", b'{"state": null}', b"\xff"])
+def test_a_damaged_note_of_a_checksum_is_made_again(tmp_path, note):
+    (tmp_path / "weights").write_bytes(b"values")
+    expected = cache_module.sha256_of(tmp_path / "weights", tmp_path / "cache")
+    (path,) = (tmp_path / "cache" / "sums").iterdir()
+    whole = path.read_bytes()
+    path.write_bytes(note)
+    assert cache_module.sha256_of(tmp_path / "weights", tmp_path / "cache") == expected
+    assert path.read_bytes() == whole

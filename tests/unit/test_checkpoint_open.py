@@ -10,8 +10,8 @@ from huggingface_hub import errors
 
 from foreword.checkpoint import open_checkpoint
 from foreword.checkpoint.hub import is_hub_name
-from foreword.checkpoint.progress import terminal_progress
 from foreword.errors import CheckpointError, DownloadError, ModelNotFoundError, UnsupportedModelError
+from foreword.progress import terminal_progress
 from tests.support.tiny_files import GGUF_SIZES, write_folder, write_gguf
 from tests.support.tiny_models import TinyWeights, tiny_spec
 

@@ -2,20 +2,22 @@
 
 import pytest
 
-from foreword.config import DraftConfig, ModelSpec, draft_config, parse_draft_config
+from foreword.config import ModelSpec
+from foreword.draft.draft_config import DraftConfig, draft_config, parse_draft_config
+from foreword.draft.lookup.ngram import NgramOptions
 from foreword.errors import ConfigError, UnknownNameError
 
 
 def test_the_spelling_of_other_engines():
     vllm = {"method": "ngram", "num_speculative_tokens": 5, "prompt_lookup_max": 4, "prompt_lookup_min": 2}
     assert parse_draft_config(vllm) == DraftConfig(
-        method="ngram", num_speculative_tokens=5, prompt_lookup_max=4, prompt_lookup_min=2
+        method="ngram", num_speculative_tokens=5, options=NgramOptions(prompt_lookup_max=4, prompt_lookup_min=2)
     )
     assert parse_draft_config({"prompt_lookup_num_tokens": 10, "max_matching_ngram_size": 2}) == DraftConfig(
-        method="ngram", num_speculative_tokens=10, prompt_lookup_max=2
+        method="ngram", num_speculative_tokens=10, options={"prompt_lookup_max": 2}
     )
     assert draft_config("draft_model=some/folder", 3) == DraftConfig(
-        method="draft_model", model="some/folder", num_speculative_tokens=3
+        method="draft_model", path="some/folder", num_speculative_tokens=3
     )
 
 

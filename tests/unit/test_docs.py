@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 
 import foreword
+from foreword.draft.registry import BUILT_IN
+from tests.support import drafter_pages
 from tests.support.tiny_chat import write_tiny_chat
 
 ROOT = Path(__file__).parents[2]
@@ -72,8 +74,12 @@ def test_make_targets_in_the_readme_exist():
             assert re.search(rf"^{target}:", makefile, re.MULTILINE), f"{page.name}: make {target}"
 
 
-def test_the_readme_lists_the_drafters_there_are():
-    from foreword.draft.registry import DRAFTERS
-
-    table = (ROOT / "README.md").read_text().split("| drafter |")[1].split("| runtime |")[0]
-    assert sorted(re.findall(r"^\| `(\w+)`", table, re.MULTILINE)) == sorted(DRAFTERS)
+def test_what_documents_say_of_drafters_is_what_the_drafters_say():
+    made = "run python -m tests.support.drafter_pages"
+    pages = drafter_pages.marked_pages()
+    assert pages
+    for page in pages:
+        assert page.read_text() == drafter_pages.with_table(page.read_text()), f"{page}: {made}"
+        assert drafter_pages.summary_table() in page.read_text()
+    assert drafter_pages.PAGE.read_text() == drafter_pages.page(), made
+    assert re.findall(r"^\| `(\w+)`", drafter_pages.summary_table(), re.MULTILINE) == list(BUILT_IN)

@@ -5,11 +5,12 @@ import logging
 import pytest
 import torch
 
-from foreword.config import DraftConfig
-from foreword.draft.model.draft_model import ModelDrafter
+from foreword.draft.draft_config import DraftConfig
+from foreword.draft.model.draft_model import DraftModelOptions, ModelDrafter
 from foreword.engine.fixed_policy import FixedController
 from foreword.engine.request import Request
 from foreword.errors import ConfigError
+from foreword.sampling.draft_sampling import DraftMode
 from foreword.sampling.params import SamplingParams
 from foreword.target.target import Target
 from foreword.verify.rejection import Rejection
@@ -17,12 +18,12 @@ from tests.support.drafters import Checked, make_drafter
 from tests.support.toy_decoder import BlurredDecoder, ToyDecoder
 from tests.support.toy_engine import GREEDY, PROMPTS, SAMPLED, make_engine, plain_tokens, run
 
-CONFIG = DraftConfig(method="draft_model")
+OPTIONS = DraftModelOptions()
 DECODER = ToyDecoder()
 
 
-def model_drafter(draft, target_vocab=12, **options):
-    return ModelDrafter(draft, target_vocab, DraftConfig(method="draft_model", **options))
+def model_drafter(draft, target_vocab=12, draft_mode=DraftMode.SHARED, **options):
+    return ModelDrafter(draft, target_vocab, DraftModelOptions(**options), draft_mode=draft_mode)
 
 
 @pytest.mark.parametrize("options", [{}, {"temperature": 0.8, "seed": 3}], ids=["greedy", "sampled"])
@@ -111,7 +112,7 @@ def test_noise_shared_with_the_target_raises_agreement():
                 request.sampler = sampler
             return trees
 
-    assert accepted(model_drafter(draft)) > accepted(Likeliest(draft, 12, CONFIG)) + 0.1
+    assert accepted(model_drafter(draft)) > accepted(Likeliest(draft, 12, OPTIONS)) + 0.1
 
 
 def test_padded_vocabularies_of_different_sizes():
@@ -125,7 +126,7 @@ def test_padded_vocabularies_of_different_sizes():
     draft = Padded(target, 0.3, vocab_size=97)
     for options in ({}, {"temperature": 1.2, "seed": 4}):
         for width in (1, 2):
-            config = DraftConfig(method="draft_model", draft_tree_width=width)
+            config = DraftModelOptions(draft_tree_width=width)
             drafter = Checked(ModelDrafter(draft, 104, config, vocab_size=95))
             params = SamplingParams(max_tokens=60, **options)
             proposed = []
@@ -205,7 +206,7 @@ def test_an_unsure_chain_ends_early():
 @pytest.mark.parametrize("width", [1, 3])
 def test_a_rule_that_compares_distributions_gets_rows_and_a_whole_chain(width):
     """With own noise, guesses come with the row they were drawn from, and *rejection* takes them."""
-    drafter = Checked(model_drafter(BlurredDecoder(DECODER, 0.3), draft_noise="own", draft_tree_width=width))
+    drafter = Checked(model_drafter(BlurredDecoder(DECODER, 0.3), draft_mode=DraftMode.OWN, draft_tree_width=width))
     seen = []
     inner = drafter.drafter.propose
     drafter.drafter.propose = lambda r, p: seen.extend(inner(r, p)) or seen[-len(r) :]
@@ -223,7 +224,7 @@ def test_a_rule_that_compares_distributions_gets_rows_and_a_whole_chain(width):
 
 
 def test_an_oracle_under_rejection_is_always_accepted():
-    drafter = model_drafter(DECODER, draft_noise="own")
+    drafter = model_drafter(DECODER, draft_mode=DraftMode.OWN)
     params = SamplingParams(max_tokens=1 + 5 * 20, temperature=0.9, seed=2)
     (request,) = run(make_engine(DECODER, drafter, num_nodes=4, verifier=Rejection()), PROMPTS[:1], [params])
     assert request.stats.accepted_tokens == request.stats.drafted_tokens == 80
@@ -231,9 +232,9 @@ def test_an_oracle_under_rejection_is_always_accepted():
 
 def test_a_draft_model_needs_a_path_and_a_target_with_a_tokenizer():
     with pytest.raises(ConfigError, match="give one as draft_model=PATH"):
-        make_drafter(CONFIG, Target(DECODER))
+        make_drafter(DraftConfig(method="draft_model"), Target(DECODER))
     with pytest.raises(ConfigError, match="this one has no tokenizer"):
-        make_drafter(DraftConfig(method="draft_model", model="somewhere"), Target(DECODER))
+        make_drafter(DraftConfig(method="draft_model", path="somewhere"), Target(DECODER))
 
 
 def test_greedy_and_sampled_requests_share_the_draft_passes():

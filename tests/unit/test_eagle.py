@@ -8,11 +8,11 @@ import pytest
 import torch
 
 from foreword.checkpoint.trained_drafters import trained_drafter
-from foreword.config import DraftConfig
 from foreword.draft.base import BaseDrafter, known_ids
 from foreword.draft.cascade import CascadeDrafter
+from foreword.draft.draft_config import DraftConfig
 from foreword.draft.heads import eagle_reader as reader_module
-from foreword.draft.heads.eagle import EagleDrafter
+from foreword.draft.heads.eagle import Eagle3Options, EagleDrafter
 from foreword.draft.heads.eagle_files import EagleFiles
 from foreword.draft.heads.eagle_network import id_map, taps_of
 from foreword.draft.heads.eagle_tree import ShapedGrowth
@@ -69,7 +69,7 @@ def kind_and_folder(request, tmp_path_factory):
 
 def drafter_of(kind, folder, **options):
     made = network(folder, kind == "eagle3", TARGET, WEIGHTS, RUNTIME)
-    return EagleDrafter(made, DraftConfig(method=kind, **options))
+    return EagleDrafter(made, Eagle3Options(**options), kind)
 
 
 def features_of(token_ids, taps):
@@ -283,7 +283,7 @@ def test_in_a_cascade_it_sees_what_others_proposed(tmp_path_factory):
     for is_merging in (False, True):
         eagle = drafter_of("eagle3", folder, draft_tree_width=2)
         own = ComparedWithOracle(eagle, Oracle(folder, eagle.need.taps))
-        cascade = CascadeDrafter([NgramDrafter(DraftConfig()), own], 0.5, is_merging)
+        cascade = CascadeDrafter([NgramDrafter(), own], 0.5, is_merging)
         requests = run(make_engine(DECODER, Checked(cascade), num_nodes=4), prompts, params)
         assert [request.new_ids for request in requests] == plain
         assert own.num_compared > 10

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from foreword.cli.main import main
-from foreword.config import DraftConfig, parse_draft_config
+from foreword.draft.draft_config import DraftConfig, parse_draft_config
 from foreword.draft.heads.eagle_files import EagleFiles
 from foreword.draft.heads.eagle_network import load_network
 from foreword.draft.model.draft_vocab import TrimmedHead, read_draft_vocab
@@ -97,7 +97,7 @@ def test_only_listed_tokens_are_drafted_and_no_word_changes(method, folder, file
     for options in ({}, {"temperature": 0.9, "seed": 3}, {"repetition_penalty": 1.3}):
         params = [SamplingParams(max_tokens=10, **options)] * len(PROMPTS)
         plain = [request.new_ids for request in run(make_engine(model.decoder), PROMPTS, params)]
-        config = DraftConfig(method=method, model=str(getattr(files, folder)), draft_vocab=str(listed))
+        config = DraftConfig(method=method, path=str(getattr(files, folder)), options={"draft_vocab": str(listed)})
         drafter, seen = Checked(make_drafter(config, target)), set()
         inner = drafter.drafter.propose
 
@@ -142,14 +142,14 @@ def test_drafters_with_a_vocabulary_of_their_own_are_refused(files, listed, tmp_
     target = Target(model.decoder, model)
 
     def refused(message, method, folder=None):
-        config = DraftConfig(method=method, model=None if folder is None else str(folder), draft_vocab=str(listed))
         with pytest.raises(ConfigError, match=message):
-            make_drafter(config, target)
+            make_drafter(DraftConfig(method=method, path=folder, options={"draft_vocab": listed}), target)
 
-    refused("eagle3 was trained with a vocabulary of its own", "eagle3", files.eagle3_reduced)
-    refused("eagle3 was trained with a vocabulary of its own", f"eagle2={files.eagle},eagle3={files.eagle3}")
-    refused("drafter is 'ngram', which has none of them", "ngram")
-    refused("drafter is 'draft_model', which has none", "draft_model", files.draft)
+    nothing = "draft_vocab does nothing for {}; it belongs to eagle2, eagle, medusa, medusa2; leave it out"
+    refused(nothing.format("eagle3"), "eagle3", files.eagle3_reduced)
+    refused(nothing.format("suffix,eagle3"), f"suffix,eagle3={files.eagle3}")
+    refused(nothing.format("ngram"), "ngram")
+    refused(nothing.format("draft_model"), "draft_model", files.draft)
     refused("was made for 20 tokens of its own choice", "medusa", files.medusa_reduced)
     reduced = dict(EagleFiles(files.eagle)._stored)
     ids = torch.arange(0, VOCAB_SIZE, 4)
@@ -162,7 +162,7 @@ def test_drafters_with_a_vocabulary_of_their_own_are_refused(files, listed, tmp_
 
 def test_in_a_cascade_and_by_sglangs_name(files, listed):
     config = parse_draft_config({"method": f"suffix,eagle2={files.eagle}", "speculative_token_map": str(listed)})
-    assert config.draft_vocab == str(listed)
+    assert config.members[1].options.draft_vocab == str(listed)
     model = files.load()
     llm, plain = (LLM(model, drafter) for drafter in (config, "none"))
     prompts, params = PROMPTS, SamplingParams(max_tokens=8)

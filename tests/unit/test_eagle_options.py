@@ -6,8 +6,7 @@ import pytest
 import torch
 
 from foreword.cli.main import main
-from foreword.config import DraftConfig
-from foreword.draft.heads.eagle import EagleDrafter
+from foreword.draft.heads.eagle import Eagle3Options, EagleDrafter
 from foreword.draft.heads.eagle_fusion import StreamNorms
 from foreword.draft.heads.eagle_network import stream_norm, taps_of
 from foreword.errors import CheckpointError, UnsupportedModelError
@@ -119,7 +118,7 @@ def test_tokens_are_those_of_plain_decoding(name, runtime, decoder, tmp_path):
         plain = [request.new_ids for request in run(make_engine(decoder), PROMPTS, params)]
         for batch_size in (1, 3):
             made = network(folder, True, TARGET, WEIGHTS, runtime)
-            drafter = Checked(EagleDrafter(made, DraftConfig(method="eagle3", draft_tree_depth=3)))
+            drafter = Checked(EagleDrafter(made, Eagle3Options(draft_tree_depth=3), "eagle3"))
             requests = run(make_engine(decoder, drafter, num_nodes=5, batch_size=batch_size), PROMPTS, params)
             assert [request.new_ids for request in requests] == plain
             assert drafter.num_drafted > 20

@@ -3,10 +3,11 @@
 import os
 import stat
 import sys
+import time
 
 import pytest
 
-from foreword.files import PART_SUFFIX, sweep_parts, whole_file, write_whole
+from foreword.files import PART_SUFFIX, locked, sweep_folder, sweep_parts, whole_file, write_whole
 
 
 def mode(path) -> int:
@@ -51,3 +52,24 @@ def test_what_fails_leaves_the_old_file_and_no_part(tmp_path):
     (tmp_path / f"kept.1{PART_SUFFIX}").write_text("")
     sweep_parts(path)
     assert [p.name for p in tmp_path.iterdir()] == ["kept"]
+
+
+def test_parts_of_the_killed_are_swept_and_those_of_the_living_stay(tmp_path):
+    def part(name: str, age_s: float = 0.0):
+        path = tmp_path / f"{name}.00ff{PART_SUFFIX}"
+        path.write_bytes(b"half")
+        os.utime(path, (time.time() - age_s,) * 2)
+        return path
+
+    with locked(tmp_path / "killed.fwk"):
+        pass
+    killed, old, young = part("killed.fwk"), part("old.json", 25 * 3600), part("young.json")
+    with locked(tmp_path / "living.fwk"):
+        living = part("living.fwk", 25 * 3600)
+        assert sweep_folder(tmp_path) == 2
+        assert not killed.exists()
+        assert not old.exists()
+        assert young.exists()
+        assert living.exists()
+    assert sweep_folder(tmp_path) == 1
+    assert sweep_folder(tmp_path / "not there") == 0

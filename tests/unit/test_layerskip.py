@@ -3,8 +3,7 @@
 import pytest
 import torch
 
-from foreword.config import DraftConfig
-from foreword.draft.model.layerskip import FirstLayers, LayerSkipDrafter
+from foreword.draft.model.layerskip import FirstLayers, LayerSkipDrafter, LayerSkipOptions
 from foreword.engine.fixed_policy import FixedController
 from foreword.errors import ConfigError
 from foreword.runtime.base import Need
@@ -64,7 +63,7 @@ def test_real_layers_draft_and_no_word_changes(options, width):
     params = [SamplingParams(max_tokens=30, **options)] * len(prompts)
     plain = [r.new_ids for r in run(make_engine(decoder), prompts, params)]
     target = Target(decoder)
-    drafter = UntouchedCache(LayerSkipDrafter(target, DraftConfig(exit_layer=3, draft_tree_width=width)))
+    drafter = UntouchedCache(LayerSkipDrafter(target, LayerSkipOptions(exit_layer=3, draft_tree_width=width)))
     requests = run(make_engine(decoder, drafter, target=target, num_nodes=6, batch_size=3), prompts, params)
     assert [r.new_ids for r in requests] == plain
     assert sum(r.stats.accepted_tokens for r in requests) > 0
@@ -79,7 +78,7 @@ def test_a_model_whose_upper_layers_do_nothing_is_always_right():
         weights.tensors[f"layers.{layer}.down.weight"].zero_()
     decoder = decoder_of(spec, weights)
     target = Target(decoder)
-    drafter = LayerSkipDrafter(target, DraftConfig(exit_layer=2))
+    drafter = LayerSkipDrafter(target, LayerSkipOptions(exit_layer=2))
     params = SamplingParams(max_tokens=1 + 5 * 20)
     engine = make_engine(decoder, drafter, target=target, num_nodes=4)
     assert isinstance(engine.parts.controller, FixedController)
@@ -90,9 +89,9 @@ def test_a_model_whose_upper_layers_do_nothing_is_always_right():
 def test_exit_layers():
     decoder = decoder_of(tiny_spec("llama"), TinyWeights(tiny_spec("llama")))
     with pytest.raises(ConfigError, match="exit_layer is 3; allowed: 1 to 2"):
-        LayerSkipDrafter(Target(decoder), DraftConfig(exit_layer=3))
+        LayerSkipDrafter(Target(decoder), LayerSkipOptions(exit_layer=3))
     with pytest.raises(ConfigError, match="exit_layer is 0; allowed: a whole number, 1 or above"):
-        DraftConfig(exit_layer=0)
-    drafter = LayerSkipDrafter(Target(decoder), DraftConfig())
+        LayerSkipOptions(exit_layer=0)
+    drafter = LayerSkipDrafter(Target(decoder), LayerSkipOptions())
     assert isinstance(drafter.autoregression.reader, FirstLayers)
     assert drafter.autoregression.reader.decoder.spec.num_layers == 1

@@ -4,11 +4,10 @@ import numpy as np
 import pytest
 import torch
 
-from foreword.config import DraftConfig
 from foreword.draft.base import Plan
 from foreword.draft.cascade import CascadeDrafter
 from foreword.draft.heads import medusa_guess as guess
-from foreword.draft.heads.medusa import MedusaDrafter
+from foreword.draft.heads.medusa import MedusaDrafter, MedusaOptions
 from foreword.draft.heads.medusa_files import open_heads
 from foreword.draft.heads.medusa_network import load_heads
 from foreword.draft.heads.medusa_tree import GENERIC_ACCURACIES, cut, generic_paths, paths_of
@@ -20,6 +19,7 @@ from foreword.errors import CheckpointError
 from foreword.runtime.base import Need
 from foreword.runtime.select import native_problem
 from foreword.runtime.torch_runtime import TorchRuntime
+from foreword.sampling.draft_sampling import DraftMode
 from foreword.sampling.noise import gumbel
 from foreword.sampling.params import SamplingParams
 from foreword.tree.draft_tree import DraftTree
@@ -61,12 +61,12 @@ def heads_of(kind):
     return random_heads(TARGET, seed=3, **KINDS[kind][0]), KINDS[kind][1]
 
 
-def drafter_of(folder, heads, token_map=None, card=None, **options):
+def drafter_of(folder, heads, token_map=None, card=None, draft_mode=DraftMode.SHARED, **options):
     tensors = heads if token_map is None else {**heads, "token_map": token_map}
     config = vllm_config(TARGET, heads) | ({} if card is None else {"foreword": card})
     files = open_heads(save_heads(folder, config, tensors))
     network = load_heads(files, TARGET, WEIGHTS, RUNTIME)
-    return MedusaDrafter(network, DraftConfig(method="medusa", **options))
+    return MedusaDrafter(network, MedusaOptions(**options), draft_mode)
 
 
 def hidden_of(token_ids):
@@ -206,7 +206,7 @@ def test_in_a_cascade_it_sees_what_others_proposed(tmp_path):
     for is_merging in (False, True):
         medusa = drafter_of(tmp_path, heads, token_map)
         own = ComparedWithHeads(medusa, heads, token_map)
-        cascade = CascadeDrafter([NgramDrafter(DraftConfig()), own], 0.5, is_merging)
+        cascade = CascadeDrafter([NgramDrafter(), own], 0.5, is_merging)
         requests = run(make_engine(DECODER, Checked(cascade), num_nodes=4), prompts, params)
         assert [request.new_ids for request in requests] == plain
         assert own.num_compared > 10
@@ -226,7 +226,7 @@ def test_a_state_that_is_not_the_one_before_the_root_drafts_nothing(tmp_path):
 
 def test_rejection_gets_the_rows_its_candidates_were_drawn_from(tmp_path):
     """Siblings differ; all nodes of a depth share candidates and row; the row holds no mass outside the vocabulary."""
-    drafter = drafter_of(tmp_path, *heads_of("reduced"), draft_noise="own")
+    drafter = drafter_of(tmp_path, *heads_of("reduced"), draft_mode=DraftMode.OWN)
     seen = []
     inner = drafter.propose
     drafter.propose = lambda r, p: seen.extend(inner(r, p)) or seen[-len(r) :]

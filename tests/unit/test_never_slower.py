@@ -13,10 +13,9 @@ from foreword.adapt import own_time
 from foreword.adapt.controller import AdaptiveController
 from foreword.adapt.cost import PassCosts
 from foreword.bench.intervals import ratio_of, ratio_of_rates
-from foreword.config import DraftConfig
 from foreword.draft.base import BaseDrafter, DraftNeed, known_ids
 from foreword.draft.lookup.recycling import RecyclingDrafter
-from foreword.draft.lookup.suffix import SuffixDrafter
+from foreword.draft.lookup.suffix import SuffixDrafter, SuffixOptions
 from foreword.draft.none import NoDrafter
 from foreword.engine import engine as engine_module
 from foreword.engine.engine import Engine
@@ -137,7 +136,7 @@ def ratio(monkeypatch, decoder, drafter, prompts, params, **options) -> float:
 
 
 def suffix() -> SuffixDrafter:
-    return SuffixDrafter(DraftConfig(method="suffix"), VOCAB)
+    return SuffixDrafter(SuffixOptions(), VOCAB)
 
 
 def prompts(count: int, length: int = 24) -> list[list[int]]:

@@ -12,12 +12,11 @@ from safetensors.torch import save_file
 
 from foreword import LLM, SamplingParams
 from foreword.bench.methods import method_facts
-from foreword.config import DraftConfig
-from foreword.draft.auto import make as make_auto
 from foreword.draft.base import Plan
+from foreword.draft.draft_config import DraftConfig
 from foreword.draft.lookup.ngram_lm import NgramLmDrafter
-from foreword.draft.lookup.ngram_lm import make as make_ngram_lm
 from foreword.draft.lookup.ngram_table import FILE, NgramTable, context_keys, load_table, next_keys
+from foreword.draft.registry import make_drafter
 from foreword.errors import CheckpointError, ConfigError, ModelNotFoundError
 from foreword.train.data.ngram_counts import count_ngrams
 from foreword.tune.candidates import default_candidates
@@ -230,10 +229,10 @@ def test_auto_asks_a_table_where_there_is_one(model, tmp_path):
 def test_auto_does_without_a_damaged_one_and_says_so(model, tmp_path, caplog):
     (on_the_shelf(tmp_path, model) / FILE).write_bytes(b"nothing")
     target = LLM(model, "none").engine.parts.target
-    assert make_auto(DraftConfig(method="auto"), target).name == "suffix"
+    assert make_drafter(DraftConfig(method="auto"), target).name == "suffix"
     assert "drafting without a table" in caplog.text
     with pytest.raises(CheckpointError, match="holds no n-gram table"):
-        make_ngram_lm(DraftConfig(method="ngram_lm"), target)
+        make_drafter(DraftConfig(method="ngram_lm"), target)
 
 
 def test_without_a_table_it_says_how_to_make_one(model):

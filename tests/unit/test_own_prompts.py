@@ -6,20 +6,11 @@ from types import SimpleNamespace
 import pytest
 
 from foreword.cli.prompt_file import read_prompts
-from foreword.engine.llm import LLM
 from foreword.errors import ConfigError
 from foreword.train.data import self_prompts as own_prompts
-from foreword.train.data.self_distill import HELD_OUT, TRAIN
 from foreword.train.data.self_prompts import BEGINNINGS, NAME, beginning, user_turn, write_own_prompts
-from tests.support.tiny_chat import write_tiny_chat
 from tests.support.tiny_files import add_sentencepiece_tokenizer
 from tests.unit.test_checkpoint_tokenizer import gguf_tokenizer
-
-
-@pytest.fixture(scope="module")
-def llm(tmp_path_factory) -> LLM:
-    folder = tmp_path_factory.mktemp("tiny")
-    return LLM(write_tiny_chat(folder), "none", batch_size=8, runtime="torch", cache_dir=folder / "cache")
 
 
 @pytest.fixture
@@ -114,12 +105,10 @@ def test_another_seed_writes_others(llm, tmp_path):
 
 
 @pytest.mark.usefixtures("ends_soon")
-def test_past_its_time_it_stops_as_soon_as_there_is_one_to_train_on_and_one_held_out(llm, tmp_path, monkeypatch):
-    monkeypatch.setattr(own_prompts, "split_of", lambda id_, _: HELD_OUT if id_ == f"{NAME}/5" else TRAIN)
-    num = write_own_prompts(llm, tmp_path / "own.jsonl", 1000, 0, nothing, deadline_s=0.0)
-    ids = [line.id for line in read_prompts(tmp_path / "own.jsonl")]
-    assert f"{NAME}/5" in ids
-    assert 2 <= num == len(ids) <= 16, "none of the next sixteen draws was begun"
+@pytest.mark.parametrize("least", [0, 1, 2, 5])
+def test_past_its_time_it_stops_as_soon_as_there_are_enough(llm, tmp_path, least):
+    num = write_own_prompts(llm, tmp_path / "own.jsonl", 1000, 0, nothing, deadline_s=0.0, least=least)
+    assert least <= num <= least + 1
 
 
 def test_past_its_time_it_waits_for_no_draw_that_goes_on_and_on(llm, tmp_path, monkeypatch):
@@ -128,8 +117,7 @@ def test_past_its_time_it_waits_for_no_draw_that_goes_on_and_on(llm, tmp_path, m
         raise AssertionError("draw 0 was waited for")
 
     monkeypatch.setattr(own_prompts, "_texts", texts)
-    monkeypatch.setattr(own_prompts, "split_of", lambda id_, _: HELD_OUT if id_ == f"{NAME}/3" else TRAIN)
-    assert write_own_prompts(llm, tmp_path / "own.jsonl", 1000, 0, nothing, deadline_s=0.0) == 3
+    assert write_own_prompts(llm, tmp_path / "own.jsonl", 1000, 0, nothing, deadline_s=0.0, least=3) == 3
     assert [line.id for line in read_prompts(tmp_path / "own.jsonl")] == [f"{NAME}/{draw}" for draw in (3, 5, 99)]
 
 

@@ -1,15 +1,12 @@
 """Which drafters and rules go together: a pair works, or the `LLM` is refused with the reason; no answer fails half-way."""
 
-import sys
 from dataclasses import replace
-from types import SimpleNamespace
 
 import pytest
 
-from foreword.draft.registry import DRAFTERS
+from foreword.draft.drafter_type import DrafterType
 from foreword.engine.llm import LLM
 from foreword.errors import ConfigError
-from foreword.sampling.draft_sampling import DraftMode
 from foreword.sampling.params import SamplingParams
 from foreword.tree.draft_tree import DraftTree
 from foreword.verify.base import VERIFIERS
@@ -28,15 +25,15 @@ def own_drafter(monkeypatch):
     """Puts a drafter of the test's in the place of draft_model."""
 
     def put(make):
-        monkeypatch.setitem(sys.modules, "toy_drafter_module", SimpleNamespace(make=make))
-        monkeypatch.setitem(DRAFTERS, "draft_model", "toy_drafter_module")
+        toy = DrafterType(name="draft_model", summary="a drafter of the test's", make=make, takes="PATH")
+        monkeypatch.setattr("foreword.draft.model.draft_model.DRAFT_MODEL", toy)
 
     return put
 
 
 def drawing(kind):
     model, size = BlurredModel(DECODER, 0.6), DECODER.spec.vocab_size
-    return lambda config, target: kind(model, (2, 1), DraftMode[config.draft_noise.upper()], size)
+    return lambda settings, target: kind(model, (2, 1), settings.draft_mode, size)
 
 
 def build(drafter, verifier) -> LLM:

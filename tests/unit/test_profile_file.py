@@ -9,11 +9,11 @@ import pytest
 from foreword.adapt.controller import AdaptiveController
 from foreword.cli import options as opt
 from foreword.cli.main import main
-from foreword.config import DraftConfig
+from foreword.draft.draft_config import DraftConfig
 from foreword.engine.fixed_policy import FixedController
 from foreword.engine.llm import LLM
 from foreword.engine.machine_key import machine_key
-from foreword.engine.profile_file import Profile, model_facts, read_profile, settings_of, write_profile
+from foreword.engine.profile_file import Profile, model_facts, read_profile, write_profile
 from foreword.errors import ConfigError
 from foreword.sampling.params import SamplingParams
 
@@ -46,18 +46,18 @@ def test_what_is_written_is_read(model, path):
 
 
 def test_settings_are_those_that_differ():
-    config = DraftConfig(method="suffix,recycling", cascade_merge=True, num_speculative_tokens=14)
-    assert settings_of(config) == {
+    config = DraftConfig(method="suffix,recycling", num_speculative_tokens=14, options={"cascade_merge": True})
+    assert config.settings == {
         "method": "suffix,recycling",
         "cascade_merge": True,
         "num_speculative_tokens": 14,
     }
-    assert settings_of(DraftConfig()) == {"method": DraftConfig.method}
+    assert DraftConfig().settings == {"method": DraftConfig.method}
 
 
 def test_a_profile_names_drafter_and_settings(model, path):
     llm = LLM(model, profile=path)
-    assert llm.config == DraftConfig(method="suffix", num_speculative_tokens=5, suffix_decoding_tree=False)
+    assert llm.config == DraftConfig(method="suffix", num_speculative_tokens=5, options={"suffix_decoding_tree": False})
     assert type(llm.engine.parts.controller) is FixedController
 
 

@@ -8,9 +8,9 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from foreword.config import DraftConfig, draft_config
+from foreword.draft.draft_config import draft_config
 from foreword.draft.lookup.ngram import NgramDrafter
-from foreword.draft.model.draft_model import ModelDrafter
+from foreword.draft.model.draft_model import DraftModelOptions, ModelDrafter
 from foreword.draft.registry import make_drafter
 from foreword.engine.llm import LLM
 from foreword.engine.request import Request
@@ -70,7 +70,7 @@ def test_copies_and_strangers_share_a_batch():
     decoder = ToyDecoder(vocab_size=40)
     prompts = [[i, i + 1, i + 2] * 8 if i % 2 else [(7 * i + j * j) % 40 for j in range(1 + i)] for i in range(16)]
     params = [SamplingParams(max_tokens=16, temperature=0.7 * (i % 3 == 0), seed=i) for i in range(16)]
-    engine = make_engine(decoder, NgramDrafter(DraftConfig()), batch_size=16)
+    engine = make_engine(decoder, NgramDrafter(), batch_size=16)
     requests = run(engine, prompts, params)
     for request, prompt, options in zip(requests, prompts, params, strict=True):
         assert request.new_ids == plain_tokens(decoder, prompt, options)
@@ -131,7 +131,7 @@ def test_five_requests_of_the_greatest_length_cost_what_one_costs(ends_early):
 def test_a_requests_counts_add_up_to_the_engines():
     """[R89]: nothing is reset in between; prefill passes are counted by the engine alone."""
     decoder, params = ToyDecoder(), SamplingParams(**SAMPLED)
-    engine = make_engine(decoder, NgramDrafter(DraftConfig()), batch_size=1, prefill_chunk=4)
+    engine = make_engine(decoder, NgramDrafter(), batch_size=1, prefill_chunk=4)
     num_passes = []
     for _ in range(2):
         requests = run(engine, PROMPTS, [params] * len(PROMPTS))
@@ -185,8 +185,7 @@ def test_a_damaged_draft_model_drafts_nothing_whatever_the_rule(rule, options, c
     """[R59]: a draft distribution that is no numbers would let *rejection* keep whatever stands there."""
     decoder, params = ToyDecoder(), SamplingParams(**{**SAMPLED, **options, "max_tokens": 12})
     verifier = make_verifier(rule)
-    config = DraftConfig(method="draft_model", draft_noise=verifier.draft_mode.name.lower())
-    drafter = ModelDrafter(Damaged(), 12, config)
+    drafter = ModelDrafter(Damaged(), 12, DraftModelOptions(), draft_mode=verifier.draft_mode)
     (drafted,) = run(make_engine(decoder, drafter, verifier=verifier, num_nodes=4), PROMPTS[:1], [params])
     (plain,) = run(make_engine(decoder, verifier=verifier), PROMPTS[:1], [params])
     assert drafted.new_ids == plain.new_ids
@@ -199,8 +198,7 @@ def test_a_draft_model_without_any_allowed_token_drafts_nothing_and_is_not_calle
     """A smaller vocabulary, and a request (as a grammar may) that allows only tokens beyond it."""
     decoder, verifier = ToyDecoder(), make_verifier(rule)
     params = SamplingParams(**{**SAMPLED, "max_tokens": 12}, allowed_token_ids=(9, 10, 11))
-    config = DraftConfig(method="draft_model", draft_noise=verifier.draft_mode.name.lower())
-    drafter = ModelDrafter(ToyDecoder(vocab_size=9, seed=3), 12, config)
+    drafter = ModelDrafter(ToyDecoder(vocab_size=9, seed=3), 12, DraftModelOptions(), draft_mode=verifier.draft_mode)
     (request,) = run(make_engine(decoder, drafter, verifier=verifier, num_nodes=4), PROMPTS[:1], [params])
     (plain,) = run(make_engine(decoder, verifier=verifier), PROMPTS[:1], [params])
     assert request.new_ids == plain.new_ids

@@ -2,7 +2,6 @@
 
 import pytest
 
-from foreword.config import DraftConfig
 from foreword.draft.lookup.ngram import NgramDrafter
 from foreword.engine.request import Request, cut
 from foreword.errors import ConfigError, PromptTooLongError
@@ -69,7 +68,7 @@ def test_max_tokens_is_exact(k):
 def test_the_context_end_is_a_length_finish(k):
     """[R56]: context 64, prompt 60, ten tokens asked for: four come, no error."""
     decoder, prompt = ToyDecoder(context_len=64), [1, 2, 3] * 20
-    engine = make_engine(decoder, NgramDrafter(DraftConfig()), num_nodes=k)
+    engine = make_engine(decoder, NgramDrafter(), num_nodes=k)
     (request,) = run(engine, [prompt], [SamplingParams(max_tokens=10)])
     assert len(request.new_ids) == 4
     assert request.finish_reason == "length"

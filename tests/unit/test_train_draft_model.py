@@ -26,14 +26,10 @@ from foreword.train.methods.draft_model_net import DraftModelNet
 from foreword.tree.draft_tree import DraftTree
 from foreword.tree.pack import pack
 from tests.support.tiny_models import TinyWeights, tiny_spec
-from tests.unit.test_train_run import (  # fixtures among them
+from tests.unit.test_train_run import (
     SETTINGS,
     Quiet,
-    data,  # noqa: F401
-    llm,  # noqa: F401
-    questions,  # noqa: F401
     weights,
-    wide_split,  # noqa: F401
 )
 
 ONE_LAYER = TrainSettings(draft_vocab_size=64, num_layers=1, dtype=torch.float32, soft_targets=0.0)
@@ -62,7 +58,7 @@ def test_untrained_and_with_all_layers_it_is_the_target(family):
         torch.testing.assert_close(states[i], out.hidden[-3:], rtol=1e-3, atol=1e-4)
 
 
-def taught(llm, data, settings=ONE_LAYER, resume=None, steps=60):  # noqa: F811
+def taught(llm, data, settings=ONE_LAYER, resume=None, steps=60):
     """One that knows the greedy answers of the data, as its file would have it; their batch and entries."""
     store = data[2]
     trained = draft_model.make(target_tables(llm), store, settings, resume)
@@ -81,7 +77,7 @@ def taught(llm, data, settings=ONE_LAYER, resume=None, steps=60):  # noqa: F811
 
 
 @pytest.fixture(scope="module")
-def lesson(llm, data, tmp_path_factory):  # noqa: F811
+def lesson(llm, data, tmp_path_factory):
     folder = tmp_path_factory.mktemp("draft-model")
     trained, batch, greedy, losses = taught(llm, data, resume=folder)
     facts = {"method": "draft_model", "num_speculative_tokens": 4, "target_fingerprint": "f" * 64}
@@ -97,7 +93,7 @@ def test_one_batch_overfits(lesson):
     assert measures.first_depth_by_category["all"] > 0.9
 
 
-def test_the_first_draft_has_the_trainers_logits(llm, lesson):  # noqa: F811
+def test_the_first_draft_has_the_trainers_logits(llm, lesson):
     """Same text, same logits: the trainer's network and the decoder that the file becomes."""
     folder, trained, batch, _, _ = lesson
     files = TrainedModelFiles(folder)
@@ -123,12 +119,12 @@ def live_tokens_per_step(model, folder, prompts, **options):
     return sum(r.stats.new_tokens - 1 for r in results) / sum(r.stats.num_steps for r in results), drafting
 
 
-def prompts_of(data, greedy):  # noqa: F811
+def prompts_of(data, greedy):
     _, answers, store = data
     return [list(a.token_ids[: a.prompt_len]) for a, e in zip(answers, store.entries, strict=True) if e in greedy]
 
 
-def test_the_decoder_drafts_what_the_trainer_measured(llm, data, lesson):  # noqa: F811
+def test_the_decoder_drafts_what_the_trainer_measured(llm, data, lesson):
     folder, trained, batch, greedy, _ = lesson
     live, drafting = live_tokens_per_step(llm.model, folder, prompts_of(data, greedy))
     assert drafting.config.num_speculative_tokens == 4  # as its card says
@@ -136,7 +132,7 @@ def test_the_decoder_drafts_what_the_trainer_measured(llm, data, lesson):  # noq
     assert live > 2
 
 
-def test_on_the_native_runtime_the_words_are_those_of_plain_decoding(llm, data, lesson):  # noqa: F811
+def test_on_the_native_runtime_the_words_are_those_of_plain_decoding(llm, data, lesson):
     if problem := native_problem():
         pytest.skip(problem)
     folder, _, _, greedy, _ = lesson
@@ -146,7 +142,7 @@ def test_on_the_native_runtime_the_words_are_those_of_plain_decoding(llm, data, 
     assert live > 1.2
 
 
-def test_the_final_norm_begins_where_the_loss_is_least(llm, data, tmp_path):  # noqa: F811
+def test_the_final_norm_begins_where_the_loss_is_least(llm, data, tmp_path):
     """An untrained one of a norm that is ten times too large finds its way back; no factor nearby is better."""
     trained = draft_model.make(target_tables(llm), data[2], ONE_LAYER, tmp_path)
     entries = [e for e in data[2].entries if e.split == "train"][:4]
@@ -169,7 +165,7 @@ def test_the_final_norm_begins_where_the_loss_is_least(llm, data, tmp_path):  # 
             norm.div_(nearby)
 
 
-def test_what_is_the_targets_is_left_out(lesson, llm):  # noqa: F811
+def test_what_is_the_targets_is_left_out(lesson, llm):
     folder, trained, *_ = lesson
     tensors, config = load_file(folder / "model.safetensors"), json.loads((folder / "config.json").read_text())
     assert {name for name in tensors if not name.startswith("model.layers.0.")} == {"model.norm.weight", "d2t"}
@@ -182,7 +178,7 @@ def test_what_is_the_targets_is_left_out(lesson, llm):  # noqa: F811
     assert not is_trained_model(folder / "nowhere")
 
 
-def test_a_folder_made_for_another_model_is_refused(lesson, llm, tmp_path):  # noqa: F811
+def test_a_folder_made_for_another_model_is_refused(lesson, llm, tmp_path):
     folder = lesson[0]
     config, tensors = json.loads((folder / "config.json").read_text()), load_file(folder / "model.safetensors")
 
@@ -201,7 +197,7 @@ def test_a_folder_made_for_another_model_is_refused(lesson, llm, tmp_path):  # n
     assert "has shape" in refusal(tensors=tensors | {"model.norm.weight": torch.ones(3, dtype=torch.bfloat16)})
 
 
-def test_the_trained_one_of_a_model_is_found_without_a_path(llm, lesson, tmp_path, monkeypatch):  # noqa: F811
+def test_the_trained_one_of_a_model_is_found_without_a_path(llm, lesson, tmp_path, monkeypatch):
     folder = lesson[0]
     monkeypatch.setenv("FOREWORD_CACHE", str(tmp_path))
     with pytest.raises(ConfigError, match="foreword train draft_model"):
@@ -230,7 +226,7 @@ def test_a_frozen_head_has_no_gradient_and_the_same_loss():
     torch.testing.assert_close(grads[0], grads[1])
 
 
-def test_a_run_that_was_killed_ends_as_one_that_was_not(llm, questions, data, tmp_path, wide_split, monkeypatch):  # noqa: F811
+def test_a_run_that_was_killed_ends_as_one_that_was_not(llm, questions, data, tmp_path, wide_split, monkeypatch):
     whole, killed = tmp_path / "whole", tmp_path / "killed"
     settings, reporter = replace(SETTINGS, max_steps=4, num_layers=1), Quiet()
     assert train("draft_model", llm, questions, whole, settings, reporter, data=data[0]).step == 4
@@ -257,7 +253,7 @@ def test_inspect_says_what_it_is(lesson):
 
 
 @pytest.mark.parametrize("width", [1, 3])
-def test_sampled_words_are_those_of_plain_decoding(llm, data, lesson, width):  # noqa: F811
+def test_sampled_words_are_those_of_plain_decoding(llm, data, lesson, width):
     """A part of the vocabulary drafts: what is drawn is mapped to the target's ids before it meets the noise."""
     folder, _, _, greedy, _ = lesson
     prompts = prompts_of(data, greedy)[:4]

@@ -23,19 +23,15 @@ from foreword.train.loop.training_loop import LoopOptions
 from foreword.train.methods import eagle
 from foreword.train.methods.linear_fit import fit_next_feature
 from tests.support.eagle_heads import reference_layer
-from tests.unit.test_train_run import (  # fixtures among them
+from tests.unit.test_train_run import (
     SETTINGS,
     Quiet,
-    data,  # noqa: F401
-    llm,  # noqa: F401
-    questions,  # noqa: F401
     weights,
-    wide_split,  # noqa: F401
 )
 
 
 @pytest.fixture(scope="module")
-def lesson(llm, data, tmp_path_factory):  # noqa: F811
+def lesson(llm, data, tmp_path_factory):
     """One that knows the greedy answers of the data, as its file has it; its folder, their batch and entries."""
     folder, store = tmp_path_factory.mktemp("eagle"), data[2]
     settings = TrainSettings(draft_vocab_size=64, dtype=torch.float32)
@@ -56,7 +52,7 @@ def lesson(llm, data, tmp_path_factory):  # noqa: F811
     return folder, trained, batch, greedy, losses
 
 
-def rebuilt(trained, llm, noise):  # noqa: F811
+def rebuilt(trained, llm, noise):
     """The same network with this much noise, and tokens that count as much as features."""
     return eagle.Eagle(
         trained.module, target_tables(llm), trained._vocab_ids,
@@ -72,7 +68,7 @@ def test_one_batch_overfits(lesson):
     assert measures.first_depth_by_category["all"] > 0.97
 
 
-def test_the_rollout_is_what_drafting_computes(lesson, llm):  # noqa: F811
+def test_the_rollout_is_what_drafting_computes(lesson, llm):
     """Each pair and depth against drafting written out: true features, then its own guesses one by one."""
     _, trained, batch, _, _ = lesson
     spec, embedding = llm.model.checkpoint.spec, trained._embedding
@@ -93,7 +89,7 @@ def test_the_rollout_is_what_drafting_computes(lesson, llm):  # noqa: F811
                     features = torch.cat((features, guessed[None]))
 
 
-def test_its_file_is_the_authors_layout_and_names_the_heads_rows(lesson, llm):  # noqa: F811
+def test_its_file_is_the_authors_layout_and_names_the_heads_rows(lesson, llm):
     """What is the target's is left out; loaded, the head is the target's rows that d2t names."""
     folder, trained, *_ = lesson
     tensors, config = load_file(folder / "model.safetensors"), json.loads((folder / "config.json").read_text())
@@ -116,12 +112,12 @@ def live_tokens_per_step(model, method, folder, prompts, **options):
     return sum(r.stats.new_tokens - 1 for r in results) / sum(r.stats.num_steps for r in results)
 
 
-def prompts_of(data, greedy):  # noqa: F811
+def prompts_of(data, greedy):
     _, answers, store = data
     return [list(a.token_ids[: a.prompt_len]) for a, e in zip(answers, store.entries, strict=True) if e in greedy]
 
 
-def test_the_decoder_drafts_what_the_trainer_measured(llm, data, lesson):  # noqa: F811
+def test_the_decoder_drafts_what_the_trainer_measured(llm, data, lesson):
     folder, trained, batch, greedy, _ = lesson
     depth = eagle.EVAL_DEPTH
     options = {"num_speculative_tokens": depth, "draft_tree_width": 1, "draft_tree_depth": depth}
@@ -132,7 +128,7 @@ def test_the_decoder_drafts_what_the_trainer_measured(llm, data, lesson):  # noq
 
 
 @pytest.mark.parametrize("method", ["eagle", "eagle2"])
-def test_on_the_native_runtime_the_words_are_those_of_plain_decoding(llm, data, lesson, method):  # noqa: F811
+def test_on_the_native_runtime_the_words_are_those_of_plain_decoding(llm, data, lesson, method):
     if problem := native_problem():
         pytest.skip(problem)
     folder, _, _, greedy, _ = lesson
@@ -141,7 +137,7 @@ def test_on_the_native_runtime_the_words_are_those_of_plain_decoding(llm, data, 
     assert live_tokens_per_step(model, method, folder, prompts_of(data, greedy)[:6]) > 1.2
 
 
-def test_noise_is_the_batchs_own_and_within_its_bounds(lesson, llm):  # noqa: F811
+def test_noise_is_the_batchs_own_and_within_its_bounds(lesson, llm):
     _, trained, batch, *_ = lesson
     trained = rebuilt(trained, llm, eagle.NOISE)
     first, again = trained._disturbed(batch), trained._disturbed(batch)
@@ -153,7 +149,7 @@ def test_noise_is_the_batchs_own_and_within_its_bounds(lesson, llm):  # noqa: F8
     assert not torch.equal(trained._disturbed(other), first)
 
 
-def test_the_loss_is_smooth_l1_and_a_share_of_the_cross_entropy(lesson, llm):  # noqa: F811
+def test_the_loss_is_smooth_l1_and_a_share_of_the_cross_entropy(lesson, llm):
     """Written out for one batch, row by row, on disturbed features."""
     _, trained, batch, *_ = lesson
     trained = rebuilt(trained, llm, eagle.NOISE)
@@ -174,7 +170,7 @@ def test_the_loss_is_smooth_l1_and_a_share_of_the_cross_entropy(lesson, llm):  #
     assert found.num_places == [len(distances)]
 
 
-def test_a_run_that_was_killed_ends_as_one_that_was_not(llm, questions, data, tmp_path, wide_split, monkeypatch):  # noqa: F811
+def test_a_run_that_was_killed_ends_as_one_that_was_not(llm, questions, data, tmp_path, wide_split, monkeypatch):
     whole, killed = tmp_path / "whole", tmp_path / "killed"
     settings = replace(SETTINGS, max_steps=4)
     assert train("eagle", llm, questions, whole, settings, Quiet(), data=data[0]).step == 4
@@ -190,7 +186,7 @@ def test_a_run_that_was_killed_ends_as_one_that_was_not(llm, questions, data, tm
     assert all(torch.equal(first[name], second[name]) for name in first)
 
 
-def test_fc_begins_as_least_squares(llm, data):  # noqa: F811
+def test_fc_begins_as_least_squares(llm, data):
     """Against torch's own solution, over all rows written out."""
     store, embedding = data[2], target_tables(llm).embedding
     entries = [e for e in store.entries if e.answer_len > 2]
@@ -208,7 +204,7 @@ def test_fc_begins_as_least_squares(llm, data):  # noqa: F811
     assert least <= error < least + 0.05 * plain
 
 
-def test_both_names_find_what_was_trained_for_a_model(llm, lesson, tmp_path, monkeypatch):  # noqa: F811
+def test_both_names_find_what_was_trained_for_a_model(llm, lesson, tmp_path, monkeypatch):
     folder = lesson[0]
     monkeypatch.setenv("FOREWORD_CACHE", str(tmp_path))
     own = tmp_path / "checkpoints" / "mine"

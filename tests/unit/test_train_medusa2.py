@@ -23,13 +23,9 @@ from foreword.train.loop.training_loop import LoopOptions, Trainer
 from foreword.train.out.card import model_card
 from tests.support.medusa_heads import legacy_names, random_heads
 from tests.support.tiny_llm import write_tiny_llm
-from tests.unit.test_train_run import (  # fixtures among them
+from tests.unit.test_train_run import (
     SETTINGS,
     Quiet,
-    data,  # noqa: F401
-    llm,  # noqa: F401
-    questions,  # noqa: F401
-    wide_split,  # noqa: F401
 )
 
 peft = pytest.importorskip("peft", reason="Medusa-2 tunes through peft, which is not installed")
@@ -42,7 +38,7 @@ PARAMS = SamplingParams(max_tokens=12)
 
 
 @pytest.fixture(scope="module")
-def make(llm, data, tmp_path_factory) -> Callable[..., medusa2.Medusa2]:  # noqa: F811
+def make(llm, data, tmp_path_factory) -> Callable[..., medusa2.Medusa2]:
     def made(**changes):
         folder = tmp_path_factory.mktemp("resume")
         return medusa2.make(target_tables(llm), data[2], replace(TUNING, **changes), folder)
@@ -51,7 +47,7 @@ def make(llm, data, tmp_path_factory) -> Callable[..., medusa2.Medusa2]:  # noqa
 
 
 @pytest.fixture(scope="module")
-def batch(data):  # noqa: F811
+def batch(data):
     return collate(data[2], [e for e in data[2].entries if e.temperature == 0.0 and e.answer_len > 2], 512)
 
 
@@ -80,7 +76,7 @@ def tuned(trained, batch, tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def prompts(data):  # noqa: F811
+def prompts(data):
     return [list(a.token_ids[: a.prompt_len]) for a in data[1][:4]]
 
 
@@ -143,7 +139,7 @@ def test_gradients_count_as_often_as_they_are_told():
     assert x.grad.tolist() == [0.25] * 3
 
 
-def test_states_are_those_of_the_target_whatever_stands_beside(llm, make, batch, data):  # noqa: F811
+def test_states_are_those_of_the_target_whatever_stands_beside(llm, make, batch, data):
     """Padding changes nothing; the original's states are what foreword's own decoder stored."""
     method = make()
     states = method._tuned.hidden(batch, is_tuned=False)
@@ -180,7 +176,7 @@ def test_first_the_heads_alone_then_both(make, batch):
         torch.testing.assert_close(p.grad, before, rtol=1e-3, atol=1e-6)
 
 
-def test_adapters_learn_at_a_rate_of_their_own(make, data, tmp_path):  # noqa: F811
+def test_adapters_learn_at_a_rate_of_their_own(make, data, tmp_path):
     options = LoopOptions(max_steps=10, learning_rate=1e-2, dtype=torch.float32)
     trainer = Trainer(make(), data[2], options, tmp_path, {}, lambda _: None, lambda *_: None)
     trainer._step()
@@ -216,7 +212,7 @@ def test_one_batch_lowers_both_losses(trained, batch, make):
     assert heads < heads_before
 
 
-def test_a_run_that_was_killed_ends_as_one_that_was_not(llm, questions, data, tmp_path, wide_split, monkeypatch):  # noqa: F811
+def test_a_run_that_was_killed_ends_as_one_that_was_not(llm, questions, data, tmp_path, wide_split, monkeypatch):
     whole, killed = tmp_path / "whole", tmp_path / "killed"
     settings = replace(SETTINGS, max_steps=6, lora_rank=4, dtype=torch.float32, learning_rate=1e-2)
     reporter = Quiet()
@@ -248,7 +244,7 @@ def test_a_run_that_was_killed_ends_as_one_that_was_not(llm, questions, data, tm
         train("medusa2", llm, questions, killed, replace(settings, lora_rank=8), Quiet(), data=data[0])
 
 
-def test_without_a_step_it_is_the_original(make, tmp_path, llm, batch):  # noqa: F811
+def test_without_a_step_it_is_the_original(make, tmp_path, llm, batch):
     """A float32 folder is written back bit by bit, and says the same; a quantised file is rounded to bfloat16."""
     folder = write_tiny_llm(tmp_path / "tiny").target
     original = LLM(folder, "none", runtime="torch", dtype="float32", cache_dir=tmp_path / "cache")
@@ -274,7 +270,7 @@ def test_without_a_step_it_is_the_original(make, tmp_path, llm, batch):  # noqa:
     assert torch.equal(rounded.tensor(name), llm.model.checkpoint.tensor(name).bfloat16())
 
 
-def test_the_tokenizer_comes_along(tuned, llm):  # noqa: F811
+def test_the_tokenizer_comes_along(tuned, llm):
     theirs, ours = llm.model.checkpoint.tokenizer, open_checkpoint(tuned).tokenizer
     assert (ours.special_tokens, ours.chat_template) == (theirs.special_tokens, theirs.chat_template)
     messages = [{"role": "user", "content": "hello 12\n\n wörld <|im_end|>"}]
@@ -286,7 +282,7 @@ def test_the_tokenizer_comes_along(tuned, llm):  # noqa: F811
 
 
 @pytest.mark.parametrize("runtime", ["torch", "native"])
-def test_heads_and_tuned_target_say_what_the_tuned_target_says(runtime, tuned, prompts, llm, tmp_path):  # noqa: F811
+def test_heads_and_tuned_target_say_what_the_tuned_target_says(runtime, tuned, prompts, llm, tmp_path):
     if runtime == "native":
         pytest.importorskip("foreword_kernels", reason="the kernels are not built")
     plain = LLM(tuned, "none", runtime=runtime, threads=1, cache_dir=tmp_path)
@@ -317,7 +313,7 @@ def test_the_merged_weights_are_those_that_were_trained(trained, tuned, batch):
     assert float((merged - adapted).abs().mean()) < 0.1 * float((original - adapted).abs().mean())
 
 
-def test_beside_any_other_target_the_heads_are_refused(llm, tuned, tmp_path):  # noqa: F811
+def test_beside_any_other_target_the_heads_are_refused(llm, tuned, tmp_path):
     with pytest.raises(
         ConfigError, match=r"tuned together with another model than .*--model .*model --drafter medusa2"
     ):
@@ -353,7 +349,7 @@ def test_a_bench_says_that_the_target_is_tuned(tuned, tmp_path):
     assert cell.label == "medusa2 (tuned target)"
     loaded = LLM(tuned, "medusa2", runtime="torch", dtype="float32", cache_dir=tmp_path)
     facts = method_facts(loaded)
-    assert (facts["needs"], facts["fits"]) == ("a tuned target", "is another target: other words")
+    assert (facts["needs"], facts["fits"]) == ("a tuned target", "a different model: different output")
     assert facts["training_s"] == 7.5
     assert facts["weight_bytes"] == (tuned / "medusa" / "model.safetensors").stat().st_size
 
@@ -369,7 +365,7 @@ def test_the_console_says_that_it_is_another_model(trained, batch):
     assert use_text("medusa", "here").endswith("--drafter medusa=here")
 
 
-def test_inspect_says_which_target_they_are_for(llm, tuned, tmp_path):  # noqa: F811
+def test_inspect_says_which_target_they_are_for(llm, tuned, tmp_path):
     from foreword.bench.drafter_facts import drafter_facts, drafter_kind, fit_facts
 
     heads = str(tuned / "medusa")

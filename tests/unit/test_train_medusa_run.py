@@ -14,18 +14,14 @@ from foreword.train.loop.session import target_tables, train
 from foreword.train.loop.settings import TrainSettings
 from foreword.train.loop.training_loop import LoopOptions
 from foreword.train.methods import medusa
-from tests.unit.test_train_run import (  # fixtures among them
+from tests.unit.test_train_run import (
     SETTINGS,
     Quiet,
-    data,  # noqa: F401
-    llm,  # noqa: F401
-    questions,  # noqa: F401
     weights,
-    wide_split,  # noqa: F401
 )
 
 
-def test_a_run_that_was_killed_ends_as_one_that_was_not(llm, questions, data, tmp_path, wide_split, monkeypatch):  # noqa: F811
+def test_a_run_that_was_killed_ends_as_one_that_was_not(llm, questions, data, tmp_path, wide_split, monkeypatch):
     whole, killed = tmp_path / "whole", tmp_path / "killed"
     settings, reporter = replace(SETTINGS, max_steps=4, head_layers=2), Quiet()
     assert train("medusa", llm, questions, whole, settings, reporter, data=data[0]).step == 4
@@ -46,7 +42,7 @@ def test_a_run_that_was_killed_ends_as_one_that_was_not(llm, questions, data, tm
         train("medusa", llm, questions, killed, replace(settings, num_heads=3), Quiet(), data=data[0])
 
 
-def test_the_decoder_drafts_what_the_trainer_measured(llm, data, tmp_path):  # noqa: F811
+def test_the_decoder_drafts_what_the_trainer_measured(llm, data, tmp_path):
     """Walking held-out answers offline counts the passes that decoding takes; a tree of the card's takes no more."""
     _, answers, store = data
     settings = TrainSettings(draft_vocab_size=64, num_heads=3, dtype=torch.float32, soft_targets=0.0)

@@ -8,7 +8,8 @@ from foreword.cli.main import main
 from foreword.draft.lookup.ngram_table import FILE, load_table
 from foreword.engine.llm import LLM
 from foreword.sampling.params import SamplingParams
-from foreword.train.data.self_distill import HELD_OUT, TRAIN, Answer, AnswerStore, Question
+from foreword.train.data.answers import HELD_OUT, TRAIN, Answer, AnswerStore
+from foreword.train.data.self_distill import Question
 from foreword.train.loop.session import train
 from foreword.train.loop.settings import TrainSettings
 from foreword.train.methods.ngram_lm import measured
@@ -20,12 +21,6 @@ SETTINGS = TrainSettings(time_budget_s=60.0, num_tokens=300, max_new_tokens=12)
 
 
 @pytest.fixture(scope="module")
-def llm(tmp_path_factory) -> LLM:
-    folder = tmp_path_factory.mktemp("tiny")
-    return LLM(write_tiny_chat(folder), "none", batch_size=8, runtime="torch", cache_dir=folder / "cache")
-
-
-@pytest.fixture(scope="module")
 def questions(llm) -> list[Question]:
     return [
         Question(f"q/{i}", "chat", "q", tuple(llm.encode([{"role": "user", "content": f"question {i}"}])))
@@ -33,31 +28,37 @@ def questions(llm) -> list[Question]:
     ]
 
 
-def test_a_run_leaves_a_drafter_with_its_card_and_curve(llm, questions, tmp_path):
-    reporter = Quiet()
-    progress = train("ngram_lm", llm, questions, tmp_path, SETTINGS, reporter)
+@pytest.fixture(scope="module")
+def run(llm, questions, tmp_path_factory):
+    """A folder that a run has left, what it told, and how far it came."""
+    folder, reporter = tmp_path_factory.mktemp("run"), Quiet()
+    return folder, reporter, train("ngram_lm", llm, questions, folder, SETTINGS, reporter)
+
+
+def test_a_run_leaves_a_drafter_with_its_card_and_curve(llm, run):
+    folder, reporter, progress = run
     assert reporter.phases == ["the model answers the prompts", "counting what follows what"]
     assert reporter.num_best == 1
-    card = json.loads((tmp_path / "config.json").read_text())["foreword"]
+    card = json.loads((folder / "config.json").read_text())["foreword"]
     assert card["target_fingerprint"] == llm.model.checkpoint.fingerprint
-    table = load_table(tmp_path, llm.model.checkpoint.spec.vocab_size)
+    table = load_table(folder, llm.model.checkpoint.spec.vocab_size)
     assert (card["contexts"], card["continuations"]) == (len(table.keys), len(table.ids))
-    curve = json.loads((tmp_path / "curve.json").read_text())
+    curve = json.loads((folder / "curve.json").read_text())
     counts = [point["answer_tokens"] for point in curve]
     assert counts == sorted(counts)
     assert counts[-1] == card["answer_tokens_seen"] == progress.num_tokens
-    answers = AnswerStore(tmp_path / "data").read()
+    answers = AnswerStore(folder / "data").read()
     assert progress.num_tokens == sum(a.answer_len for a in answers if a.split == TRAIN), (
         "held-out ones are not counted"
     )
-    assert "million answer tokens" in (tmp_path / "curve.svg").read_text()
-    assert "--drafter ngram_lm=THIS_FOLDER" in (tmp_path / "README.md").read_text()
+    assert "million answer tokens" in (folder / "curve.svg").read_text()
+    assert "--drafter ngram_lm=THIS_FOLDER" in (folder / "README.md").read_text()
 
 
-def test_it_drafts_and_the_words_are_the_models(llm, questions, tmp_path):
-    train("ngram_lm", llm, questions, tmp_path, SETTINGS, Quiet())
-    drafting = LLM(llm.model, f"ngram_lm={tmp_path}")
-    known = AnswerStore(tmp_path / "data").read()
+def test_it_drafts_and_the_words_are_the_models(llm, run):
+    folder = run[0]
+    drafting = LLM(llm.model, f"ngram_lm={folder}")
+    known = AnswerStore(folder / "data").read()
     prompts = [list(a.token_ids[: a.prompt_len]) for a in known if a.split == TRAIN and a.temperature == 0.0][:4]
     params = SamplingParams(max_tokens=12)
     results = drafting.generate(prompts, params)
@@ -67,7 +68,7 @@ def test_it_drafts_and_the_words_are_the_models(llm, questions, tmp_path):
 
 def test_the_same_command_again_counts_the_same_and_more_answers_more(llm, questions, tmp_path):
     tables = []
-    for num_tokens in (60, 60, 1200):
+    for num_tokens in (60, 60, 200):
         settings = TrainSettings(time_budget_s=60.0, num_tokens=num_tokens, max_new_tokens=12)
         train("ngram_lm", llm, questions, tmp_path, settings, Quiet())
         tables.append((tmp_path / FILE).read_bytes())

@@ -7,7 +7,7 @@ import pytest
 
 from foreword.checkpoint.pairing import Pairing
 from foreword.cli.main import main
-from foreword.config import DraftConfig
+from foreword.draft.draft_config import DraftConfig
 from foreword.engine.llm import LLM
 from foreword.engine.profile_file import read_profile
 from foreword.engine.stats import RequestStats
@@ -17,13 +17,13 @@ from foreword.tune.candidates import candidate, default_candidates, parse_candid
 from foreword.tune.draft_model_fit import PairFacts, acceptance
 from foreword.tune.measure import Arm, Bench, TunePrompt
 from foreword.tune.recommendation import answer, pair_words, profile_of, winner_config
-from foreword.tune.search import Outcome, Search, pays
+from foreword.tune.search import LEAST_PAIRS, Outcome, Search, pays
 
 
 def test_names_of_candidates():
     merged = candidate("suffix+recycling")
-    assert merged.config == DraftConfig(method="suffix,recycling", cascade_merge=True)
-    assert candidate("eagle3=some+folder").config.model == "some+folder"
+    assert merged.config == DraftConfig(method="suffix,recycling", options={"cascade_merge": True})
+    assert candidate("eagle3=some+folder").config.path == "some+folder"
     assert candidate("auto").policy == "adaptive"
     assert [c.name for c in parse_candidates("suffix, ngram,none")] == ["suffix", "ngram"]
     assert [c.name for c in default_candidates(None, ["x/small.gguf"])][-1] == "draft_model=small.gguf"
@@ -174,18 +174,73 @@ def test_an_answer_that_was_seen_before_is_no_merit(bench, model, name):
     assert one.results[-1].stats.num_steps < min(steps), "or there would be nothing to forget"
 
 
-def test_the_heats(bench, model):
+class Clock:
+    """Time that passes by the answers that are given: each takes `answer_s`."""
+
+    def __init__(self, answer_s: float) -> None:
+        self.now_s, self.answer_s = 0.0, answer_s
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+@pytest.fixture(scope="module")
+def prompts(model):
+    return [TunePrompt(model.tokenizer.encode(text)) for text in ("abc abc abc", "he he face", "gg gg gg gg")]
+
+
+ANSWERS = {}  # by candidate and prompt: each is given once
+
+
+def search_of(bench, prompts, budget_s, answer_s, said, monkeypatch):
+    clock = Clock(answer_s)
+    whole = Bench._answer
+
+    def answer_in_time(self, arm, prompt):
+        clock.now_s += clock.answer_s
+        key = (arm and arm.candidate.label, tuple(prompt.token_ids))
+        if key not in ANSWERS:
+            ANSWERS[key] = whole(self, arm, prompt)
+        return ANSWERS[key]
+
+    monkeypatch.setattr(Bench, "_answer", answer_in_time)
+    monkeypatch.setattr(Bench, "warm_up", lambda *_: None)
+    return Search(bench, prompts, budget_s, said.append, lambda: None, clock)
+
+
+NAMES = ("suffix", "ngram")
+
+
+def test_the_heats(bench, prompts, monkeypatch):
     said = []
-    prompts = [TunePrompt(model.tokenizer.encode(text)) for text in ("abc abc abc", "he he face", "gg gg gg gg")]
-    search = Search(bench, prompts, 0.0, said.append, lambda: None)
-    outcome = search.run([candidate("suffix"), candidate("ngram"), candidate("draft_model=nowhere")])
+    search = search_of(bench, prompts, 100.0, 0.7, said, monkeypatch)
+    outcome = search.run([*map(candidate, NAMES), candidate("draft_model=nowhere")])
     assert "draft_model=nowhere" in outcome.refused
     assert "draft_model=nowhere is left out" in said[0]
     speeds = [arm.speed.value for arm in outcome.arms[:3]]
     assert speeds == sorted(speeds, reverse=True)
-    assert all(len(arm.pairs) == 4 for arm in outcome.arms[:3]), "the last heat's alone"
+    assert all(len(arm.pairs) == 9 for arm in outcome.arms[:3]), "the last heat's alone"
     assert any(arm.candidate.settings for arm in outcome.arms) or max(a.speed.value for a in outcome.arms) < 0.7
     assert all(arm.fault is None for arm in outcome.arms)
+    assert not outcome.is_cut
+
+
+@pytest.mark.parametrize(("budget_s", "answer_s"), [(20.0, 1.0), (7.0, 1.0), (2.5, 1.0), (0.4, 1.0), (60.0, 1.7)])
+def test_the_time_budget_is_a_bound(bench, prompts, monkeypatch, budget_s, answer_s):
+    """No answer is begun that would end later; only the first one, of which nobody knows how long it takes, may do so."""
+    search = search_of(bench, prompts, budget_s, answer_s, [], monkeypatch)
+    outcome = search.run(list(map(candidate, NAMES)))
+    assert outcome.seconds <= max(budget_s, answer_s) + 1e-9
+    words = answer(outcome, None)
+    assert words.startswith(("Yes", "No", "Too little to tell"))
+    if outcome.is_cut:
+        assert outcome.winner is None
+        assert words.startswith("Too little to tell"), words
+
+
+def test_one_prompt_is_asked_as_often_as_a_verdict_needs(bench, prompts, monkeypatch):
+    outcome = search_of(bench, prompts[:1], 1000.0, 1.0, [], monkeypatch).run([candidate("suffix")])
+    assert len(outcome.arms[0].pairs) == LEAST_PAIRS
 
 
 def test_the_command(files, tmp_path, capsys):
@@ -193,7 +248,7 @@ def test_the_command(files, tmp_path, capsys):
     asked = ["tune", "--model", str(files.target), "--runtime", "torch", "--dtype", "float32", "--threads", "1"]
     prompts = tmp_path / "prompts.jsonl"
     prompts.write_text('{"id": 1, "prompt": "abc abc abc abc"}\n{"id": 2, "prompt": "he face he face"}\n')
-    options = ["--drafters", "suffix", "--draft-model", str(files.draft), "--time-budget", "1s", "--max-tokens", "12"]
+    options = ["--drafters", "suffix", "--draft-model", str(files.draft), "--time-budget", "60s", "--max-tokens", "6"]
     assert main([*asked, *options, "--prompts", str(prompts), "--out", str(out), "--json"]) == 0
     captured = capsys.readouterr()
     found = json.loads(captured.out)
@@ -213,7 +268,7 @@ def test_the_command(files, tmp_path, capsys):
 
 def test_the_table_ends_with_the_answer(files, tmp_path, capsys):
     asked = ["tune", "--model", str(files.target), "--runtime", "torch", "--dtype", "float32", "--threads", "1"]
-    options = ["--drafters", "ngram", "--time-budget", "1s", "--max-tokens", "8", "--out", str(tmp_path / "p.json")]
+    options = ["--drafters", "ngram", "--time-budget", "60s", "--max-tokens", "6", "--out", str(tmp_path / "p.json")]
     assert main([*asked, *options, "--limit", "2"]) == 0
     captured = capsys.readouterr()
     assert "1 candidate, 2 prompts" in captured.err
@@ -241,10 +296,10 @@ def test_paths_of_a_profile_hold_in_every_folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "e3").mkdir()
     for config, method, path in (
-        (DraftConfig(method="eagle3", model="e3"), "eagle3", str(tmp_path / "e3")),
+        (DraftConfig(method="eagle3", path="e3"), "eagle3", str(tmp_path / "e3")),
         (DraftConfig(method="suffix,eagle3=e3"), f"suffix,eagle3={tmp_path / 'e3'}", None),
-        (DraftConfig(method="eagle3", model="owner/name"), "eagle3", "owner/name"),
+        (DraftConfig(method="eagle3", path="owner/name"), "eagle3", "owner/name"),
     ):
         arm = SimpleNamespace(llm=SimpleNamespace(config=config), num_nodes=5)
         found = winner_config(arm)
-        assert (found.method, found.model, found.num_speculative_tokens) == (method, path, 5)
+        assert (found.method, found.path, found.num_speculative_tokens) == (method, path, 5)

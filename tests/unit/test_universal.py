@@ -3,7 +3,6 @@
 import pytest
 import torch
 
-from foreword.config import DraftConfig
 from foreword.draft.base import Plan
 from foreword.draft.model.universal import UniversalDrafter
 from foreword.sampling.params import SamplingParams
@@ -12,7 +11,6 @@ from tests.support.toy_decoder import ToyDecoder
 from tests.support.toy_engine import PROMPTS, make_engine, plain_tokens, run
 from tests.support.toy_tokenizers import LETTERS, PairTokenizer, SingleTokenizer
 
-CONFIG = DraftConfig(method="draft_model")
 SINGLES, PAIRS = SingleTokenizer(), PairTokenizer()
 
 
@@ -53,7 +51,7 @@ TEXT = "abc dig had a big hedge" + " fig" * 10
 def test_single_letters_from_a_model_of_pairs(length):
     """At every place, odd ones too, where a pair straddles the seam."""
     draft = Reciting(TEXT, PAIRS, PairTokenizer.vocab_size)
-    drafter, view = UniversalDrafter(draft, PAIRS, SINGLES, CONFIG), View(SINGLES.encode(TEXT[:length]))
+    drafter, view = UniversalDrafter(draft, PAIRS, SINGLES), View(SINGLES.encode(TEXT[:length]))
     drafter.start(view)
     (tree,) = drafter.propose([view], [Plan(1, 6, 6)])
     tree.check()
@@ -63,7 +61,7 @@ def test_single_letters_from_a_model_of_pairs(length):
 @pytest.mark.parametrize("length", range(2, 12, 2))
 def test_pairs_from_a_model_of_single_letters(length):
     draft = Reciting(TEXT, SINGLES, 12)
-    drafter, view = UniversalDrafter(draft, SINGLES, PAIRS, CONFIG), View(PAIRS.encode(TEXT[:length]))
+    drafter, view = UniversalDrafter(draft, SINGLES, PAIRS), View(PAIRS.encode(TEXT[:length]))
     drafter.start(view)
     (tree,) = drafter.propose([view], [Plan(1, 3, 3)])
     assert PAIRS.decode(tree.token_ids[1:]) == TEXT[length : length + 6]
@@ -74,7 +72,7 @@ def test_an_oracle_of_another_tokenizer_saves_steps():
     decoder, params = ToyDecoder(), SamplingParams(max_tokens=40)
     answer = plain_tokens(decoder, PROMPTS[0], params)
     draft = Reciting(SINGLES.decode([*PROMPTS[0], *answer]), PAIRS, PairTokenizer.vocab_size)
-    drafter = Checked(UniversalDrafter(draft, PAIRS, SINGLES, CONFIG))
+    drafter = Checked(UniversalDrafter(draft, PAIRS, SINGLES))
     (request,) = run(make_engine(decoder, drafter, num_nodes=6), PROMPTS[:1], [params])
     assert request.new_ids == answer
     assert request.stats.accepted_tokens == request.stats.drafted_tokens
@@ -84,7 +82,7 @@ def test_an_oracle_of_another_tokenizer_saves_steps():
 def test_its_context_end_stops_drafting():
     decoder, params = ToyDecoder(), SamplingParams(max_tokens=40)
     draft = ToyDecoder(vocab_size=PairTokenizer.vocab_size, context_len=10)
-    drafter = Checked(UniversalDrafter(draft, PAIRS, SINGLES, CONFIG))
+    drafter = Checked(UniversalDrafter(draft, PAIRS, SINGLES))
     (request,) = run(make_engine(decoder, drafter, num_nodes=6), PROMPTS[:1], [params])
     assert request.new_ids == plain_tokens(decoder, PROMPTS[0], params)
     assert drafter.num_drafted > 0
@@ -99,7 +97,7 @@ def test_half_a_character_waits_for_the_other_half():
             return "".join("\ufffd" if i == 11 else LETTERS[i] for i in ids)
 
     draft = Reciting("abcdefgh", PAIRS, PairTokenizer.vocab_size)
-    drafter, view = UniversalDrafter(draft, PAIRS, Halves(), CONFIG), View([0, 1, 11])
+    drafter, view = UniversalDrafter(draft, PAIRS, Halves()), View([0, 1, 11])
     drafter.start(view)
     for token_ids, num_drafted in (([0, 1, 11], 0), ([0, 1], 4)):
         view.token_ids, view.kv_len = token_ids, len(token_ids) - 1
@@ -116,7 +114,7 @@ def test_damaged_weights_are_reported_once_and_cost_no_words(caplog):
 
     params, drafter = (
         SamplingParams(max_tokens=12),
-        UniversalDrafter(Damaged(PairTokenizer.vocab_size), PAIRS, SINGLES, CONFIG),
+        UniversalDrafter(Damaged(PairTokenizer.vocab_size), PAIRS, SINGLES),
     )
     (request,) = run(make_engine(ToyDecoder(), drafter, num_nodes=4), PROMPTS[:1], [params])
     assert request.new_ids == plain_tokens(ToyDecoder(), PROMPTS[0], params)

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from foreword.config import DraftConfig, draft_config, parse_draft_config
+from foreword.draft.draft_config import DraftConfig, draft_config, parse_draft_config
 from foreword.engine.llm import LLM
 from foreword.engine.prompts import prompt_ids, split_prompts
 from foreword.errors import ConfigError
@@ -18,30 +18,41 @@ from tests.support.toy_llm import byte_tokenizer, toy_llm
 
 # --- drafters
 
+METHODS = {
+    "exit_layer": "layerskip",
+    "model": "draft_model",
+    "suffix_decoding_file": "suffix",
+    "cascade_merge": "suffix,ngram",
+    "draft_tree_width": "eagle3",
+    "draft_confidence_threshold": "draft_model",
+    "recycling_top_k": "recycling",
+}
+
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
         ({"method": None}, "method is None; allowed: a text"),
-        ({"exit_layer": "2"}, "exit_layer is '2'; allowed: a whole number or None"),
-        ({"exit_layer": 1.5}, "exit_layer is 1.5; allowed: a whole number or None"),
-        ({"exit_layer": True}, "exit_layer is True; allowed: a whole number or None"),
-        ({"model": 5}, "model is 5; allowed: a text or None"),
+        ({"exit_layer": "2"}, "exit_layer is '2'; allowed: a whole number, 1 or above, or None"),
+        ({"exit_layer": 1.5}, "exit_layer is 1.5; allowed: a whole number, 1 or above, or None"),
+        ({"exit_layer": True}, "exit_layer is True; allowed: a whole number, 1 or above, or None"),
+        ({"model": 5}, "path is 5; allowed: a text or None"),
         ({"suffix_decoding_file": 3}, "suffix_decoding_file is 3; allowed: a text or None"),
         ({"cascade_merge": "false"}, "cascade_merge is 'false'; allowed: true or false"),
         ({"draft_tree_width": 1.0}, "draft_tree_width is 1.0; allowed: a whole number"),
         ({"draft_confidence_threshold": True}, "draft_confidence_threshold is True; allowed: a number"),
         ({"draft_confidence_threshold": float("nan")}, "draft_confidence_threshold is nan; allowed: a number from 0"),
-        ({"draft_noise": ["own"]}, "draft_noise is .*; allowed: a text"),
-        ({"prompt_lookup_max": 0}, "prompt_lookup_max is 0; allowed: a whole number, 1 or above"),
+        ({"draft_noise": "own"}, "unknown setting 'draft_noise'"),
+        ({"prompt_lookup_max": 0}, "prompt_lookup_max is 0; allowed: a whole number, 1 to 32"),
         ({"recycling_top_k": 65}, "recycling_top_k is 65; allowed: a whole number, 1 to 64"),
         ({"num_speculative_tokens": 513}, "num_speculative_tokens is 513; allowed: a whole number, 0 to 512"),
         ({"prompt_lookup_min": 4}, "1 <= prompt_lookup_min <= prompt_lookup_max"),
     ],
 )
 def test_draft_settings_of_a_wrong_type_or_size_are_refused(options, message):
+    method = next((method for option, method in METHODS.items() if option in options), "ngram")
     with pytest.raises(ConfigError, match=message):
-        parse_draft_config(options)
+        parse_draft_config({"method": method} | options)
 
 
 @pytest.mark.parametrize("drafter", [None, 5, ["ngram"]])
@@ -51,8 +62,10 @@ def test_a_drafter_that_is_neither_name_nor_settings_is_refused(drafter):
 
 
 def test_a_whole_number_is_a_number_and_a_path_is_a_text():
-    config = DraftConfig(cascade_threshold=2, exit_layer=3, model=Path("a") / "b")
-    assert (config.cascade_threshold, config.exit_layer, config.model) == (2, 3, str(Path("a") / "b"))
+    options = {"cascade_threshold": 2, "exit_layer": np.int64(3)}
+    config = DraftConfig(method="layerskip,draft_model", path=Path("a") / "b", options=options)
+    assert (config.cascade.cascade_threshold, config.members[0].options.exit_layer) == (2, 3)
+    assert config.path == config.members[1].path == str(Path("a") / "b")
 
 
 # --- sampling

@@ -21,7 +21,7 @@ from foreword.adapt.own_time import OwnTime, counted
 from foreword.adapt.rest import MOST_STEPS, Rest
 from foreword.adapt.stride import Stride, begin_stride, past_step
 from foreword.draft.base import Plan
-from foreword.draft.kinds import is_looked_up, num_looked_up
+from foreword.draft.traits import is_looked_up, num_looked_up
 from foreword.engine.fixed_policy import FixedController
 from foreword.engine.request import Request
 from foreword.engine.step import StepRecord, StepTimes

@@ -8,8 +8,10 @@ later corrects the figures: a common factor that follows the machine (other jobs
 
 import bisect
 import hashlib
+import itertools
 import json
 import logging
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,7 +20,7 @@ from typing import Any
 import torch
 
 from foreword.adapt.timing import time_passes
-from foreword.checkpoint.cache import cache_folder
+from foreword.cache_folder import cache_folder
 from foreword.engine.machine_key import machine_facts
 from foreword.files import write_whole
 from foreword.runtime.base import Decoder
@@ -169,9 +171,16 @@ def _read(path: Path) -> PassCosts | None:
     """None where there are none yet, or another version's."""
     try:
         found = json.loads(path.read_text())
-        return PassCosts(**found) if found.pop("version") == VERSION else None
-    except (OSError, ValueError, TypeError, KeyError, AttributeError):
+        return PassCosts(**found) if found.pop("version") == VERSION and _is_sound(**found) else None
+    except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
         return None
+
+
+def _is_sound(widths: list[int], base: list[float], slope: list[float]) -> bool:
+    """Whether the figures of a file can be used: as many of each, finite, the widths rising."""
+    is_rising = all(a < b for a, b in itertools.pairwise(widths)) and all(type(n) is int for n in widths)
+    is_finite = all(type(x) is float and math.isfinite(x) for x in base + slope)
+    return is_rising and min(base) > 0 and len(base) == len(slope) == len(widths) and is_finite
 
 
 def _agree(kept: PassCosts, decoder: Decoder) -> bool:

@@ -8,7 +8,7 @@ from foreword.adapt.cost import PassCosts
 from foreword.adapt.ledger import Ledger, charges
 from foreword.adapt.rest import Rest
 from foreword.adapt.stride import PastStep
-from foreword.draft.kinds import needs_to_see, reads_near
+from foreword.draft.traits import needs_to_see, reads_near
 from foreword.engine.request import Request
 from foreword.engine.step import StepRecord
 from foreword.tree.draft_tree import DraftTree

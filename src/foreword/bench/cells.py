@@ -15,8 +15,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from foreword.config import draft_config
-from foreword.draft.registry import DRAFTERS, check_draft_config, check_drafter_name
+from foreword.draft.draft_config import draft_config
+from foreword.draft.names import split_list
+from foreword.draft.registry import check_drafter_name, drafter_names
 from foreword.errors import ConfigError
 from foreword.verify.base import Verifier, make_verifier
 
@@ -24,7 +25,6 @@ from foreword.verify.base import Verifier, make_verifier
 Promise = Literal["tokens", "law", "nothing"]
 PLAIN, MATCH, PROFILE = "none", "match", "profile"
 _SIZE = re.compile(r"^(.+)@(\d+)$")
-_JOINT = re.compile(rf"\+(?=(?:{'|'.join(DRAFTERS)})(?:[=+]|$))")
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ class Cell:
     @property
     def label(self) -> str:
         """Short, without the folder of a path."""
-        parts = [_bare(part) for part in self.drafter.split(",")]
+        parts = [_bare(part) for part in split_list(self.drafter)]
         size = f"@{self.num_speculative_tokens}" if self.num_speculative_tokens is not None else ""
         rule = "" if self.verifier == MATCH else f" · {self.verifier}"
         return "+".join(parts) + size + rule
@@ -99,11 +99,13 @@ def _parse(text: str) -> tuple[str, int | None]:
         return PROFILE, None
     found = _SIZE.match(text)
     name, size = (found[1], int(found[2])) if found else (text, None)
-    parts = _JOINT.split(name)  # not every plus sign: paths may hold one
+    parts = re.split(
+        rf"\+(?=(?:{'|'.join(drafter_names())})(?:[=+]|$))", name
+    )  # not every plus sign: paths may hold one
     for part in parts:
         check_drafter_name(part.partition("=")[0])
     drafter = ",".join(parts)
-    check_draft_config(draft_config(drafter))
+    draft_config(drafter)  # refused now, not once a model is loaded
     return drafter, size
 
 

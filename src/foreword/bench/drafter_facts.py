@@ -12,6 +12,7 @@ from foreword.checkpoint.paths import is_folder, is_there, local_path
 from foreword.errors import ForewordError
 
 if TYPE_CHECKING:
+    from foreword.draft.draft_config import DraftConfig
     from foreword.draft.heads.eagle_files import EagleFiles
     from foreword.draft.heads.medusa_files import MedusaFiles
     from foreword.target.load_model import LoadedModel
@@ -60,7 +61,6 @@ def fit_facts(
 ) -> dict[str, Any]:
     """Whether it drafts for this target, else why not; and, if asked, tokens a step and acceptance on a few prompts."""
     from foreword.bench.demo_prompts import PROMPTS
-    from foreword.config import DraftConfig
     from foreword.engine.llm import LLM
     from foreword.sampling.params import SamplingParams
 
@@ -68,7 +68,7 @@ def fit_facts(
         "target": target.checkpoint.source, "fits": True, "reason": None, "draft_vocab": draft_vocab, "measured": None,
     }  # fmt: skip
     try:
-        llm = LLM(target, DraftConfig(method=kind, model=path, draft_vocab=draft_vocab))
+        llm = LLM(target, _trimmed(kind, path, draft_vocab))
     except ForewordError as error:
         return facts | {"fits": False, "reason": str(error)}
     if not measures:
@@ -223,15 +223,19 @@ def _trained_facts(path: str) -> dict[str, Any]:
     }
 
 
+def _trimmed(kind: str, path: str, draft_vocab: str | None) -> "DraftConfig":
+    """The drafter with its head trimmed to a list of tokens, where one is named."""
+    from foreword.draft.draft_config import DraftConfig
+
+    return DraftConfig(method=kind, path=path, options={} if draft_vocab is None else {"draft_vocab": draft_vocab})
+
+
 def trim_notes(kind: str, path: str, draft_vocab: str, target: "LoadedModel") -> list[str]:
     """How many tokens are left of the vocabulary; `ConfigError` for a list, or a drafter, that cannot be meant."""
-    from foreword.config import DraftConfig
     from foreword.draft.model.draft_vocab import drafted_ids
-    from foreword.draft.registry import check_draft_config
 
-    config = DraftConfig(method=kind, model=path, draft_vocab=draft_vocab)
-    check_draft_config(config)
-    ids = drafted_ids(config, target)
+    _trimmed(kind, path, draft_vocab)
+    ids = drafted_ids(draft_vocab, target)
     assert ids is not None, "a list is named"
     size = target.checkpoint.spec.vocab_size
     return [f"{draft_vocab}: {len(ids):,} of the target's {size:,} tokens are drafted, end and special ones included"]

@@ -13,6 +13,7 @@ import numpy as np
 NUM_RESAMPLES = 4000
 _LEVEL = 0.95
 _SEED = 20221130
+TOO_LITTLE = "too little to tell"
 
 
 @dataclass(frozen=True)
@@ -22,6 +23,13 @@ class Estimate:
     value: float
     low: float | None = None
     high: float | None = None
+
+    @property
+    def verdict(self) -> str:
+        """What a speed-up says: "faster" or "slower" than plain decoding, or "too little to tell" where it may be either."""
+        if self.low is None or self.high is None or self.low <= 1.0 <= self.high:
+            return TOO_LITTLE
+        return "faster" if self.low > 1.0 else "slower"
 
     def as_json(self) -> dict[str, float | None]:
         """For the result file."""

@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from foreword.bench.provenance import versions
-from foreword.checkpoint.cache import cache_folder
+from foreword.cache_folder import cache_folder
 from foreword.checkpoint.default_model import DEFAULT_MODEL, default_model_path
-from foreword.config import STEADY_METHOD, DraftConfig
+from foreword.config import STEADY_METHOD
+from foreword.draft.draft_config import DraftConfig
 from foreword.runtime.select import choose_runtime, native_problem
 
 _COMPILERS = ("c++", "g++", "clang++", "cl")

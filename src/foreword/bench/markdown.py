@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from foreword.bench.wording import conditions, gate_word, percent, times, with_interval
+from foreword.bench.wording import conditions, gate_word, percent, times, with_interval, with_verdict
 
 
 def markdown(data: Mapping[str, Any]) -> str:
@@ -34,7 +34,7 @@ def _table(mode: Mapping[str, Any]) -> list[str]:
             gate_word(row["gate"]),
             "" if tokens is None else f"{tokens:.2f}",
             "" if speed is None else f"{speed['value']:.0f}",
-            times(row["speedup"]) if row["is_baseline"] else with_interval(row["speedup"]),
+            with_verdict(row),
             times(row["speedup_calm"]),
             *(times(row["by_category"].get(name, {}).get("speedup")) for name in shown),
         ]

@@ -36,6 +36,17 @@ def units_of(runs: Sequence[Run]) -> dict[int, Unit]:
     return units
 
 
+def same_sample(runs: Sequence[Run], plain: Sequence[Run]) -> tuple[list[Run], list[Run]]:
+    """The runs of both in which both decoded the same group in the same round: what all figures of a row are made of."""
+    keys = [
+        {(run.group, run.repeat) for run in side if run.decode_tokens > 0 and run.decode_s > 0}
+        for side in (runs, plain)
+    ]
+    both = keys[0] & keys[1]
+    own, base = ([run for run in side if (run.group, run.repeat) in both] for side in (runs, plain))
+    return own, base
+
+
 def tok_per_s(units: dict[int, Unit], groups: Sequence[int]) -> Estimate | None:
     """Pooled decoding speed."""
     chosen = [units[group] for group in groups if group in units]

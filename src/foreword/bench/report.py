@@ -58,10 +58,13 @@ def _headline(data: Mapping[str, Any], mode: Mapping[str, Any], best: Mapping[st
         return "<div class='headline'><h1>No drafter passed the gate here: there is no speed-up to show.</h1></div>"
     value, bounds = best["speedup"]["value"], interval(best["speedup"])
     name = f"<code>{escape(best['label'])}</code>"
-    if value >= 1.005:
-        title = f"the speed of plain decoding with {name}, {_same(best)}"
-    else:
-        title = f"the speed of plain decoding: nothing pays here, {name} loses least"
+    titles = {
+        "faster": f"the speed of plain decoding with {name}, {_same(best)}",
+        "slower": f"the speed of plain decoding: nothing is faster here, {name} loses least",
+    }
+    title = titles.get(
+        best["verdict"], f"the speed of plain decoding with {name}: too little to tell whether it is faster"
+    )
     over = f"{plural(mode['num_prompts'], 'prompt')}, {escape(mode['name'])}, at most {data['settings']['max_tokens']} tokens"
     sure = f"95 % interval {bounds}. " if bounds else ""
     calm = best["speedup_calm"]

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Any
 
+from foreword.bench.intervals import TOO_LITTLE
 from foreword.bench.wording import against_rivals, duration, gate_word, interval, megabytes, percent, plural, times
 
 
@@ -40,13 +41,18 @@ def method_table(data: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> 
             (heads[3], percent(rates[0]) if rates else "", ""),
             (heads[4], percent(row.get("mean_accept_rate")), ""),
             (heads[5], "" if tokens is None else f"{tokens:.2f}", ""),
-            (heads[6], times(row["speedup"]) or escape(gate_word(row["gate"]).replace("*", "")), ""),
+            (heads[6], _times(row) or escape(gate_word(row["gate"]).replace("*", "")), ""),
             (heads[7], escape(facts.get("fits", "")), "left wide"),
         ]
         tds = "".join(f'<td class="{kind}" data-label="{label}">{value}</td>' for label, value, kind in cells)
         body += f'<tr><th scope="row"><code>{escape(row["label"])}</code></th>{tds}</tr>'
     ths = "".join(f'<th scope="col"{" class=left" if name in ("needs", "fits") else ""}>{name}</th>' for name in heads)
     return f'<table class="fold"><thead><tr>{ths}</tr></thead><tbody>{body}</tbody></table>'
+
+
+def _times(row: Mapping[str, Any]) -> str:
+    doubt = f" <small>{TOO_LITTLE}</small>" if row.get("verdict") == TOO_LITTLE else ""
+    return times(row["speedup"]) + doubt
 
 
 def _needs(facts: Mapping[str, Any]) -> str:
@@ -125,6 +131,13 @@ def _rival(name: str, speed: Mapping[str, Any], is_ours: bool, longest: float) -
     )
 
 
+def _commit(found: Mapping[str, Any]) -> str | None:
+    changed = (
+        " with changes that were not committed: it cannot be measured again as it was" if found.get("is_dirty") else ""
+    )
+    return found.get("commit") and f"{found['commit']}{changed}"
+
+
 def sources(data: Mapping[str, Any]) -> str:
     """What was measured, and on what."""
     found, settings = data["provenance"], data["settings"]
@@ -140,7 +153,7 @@ def sources(data: Mapping[str, Any]) -> str:
         "GPUs": ", ".join(gpus),
         "system": f"{machine.get('platform', '')}, Python {machine.get('python', '')}",
         "versions": ", ".join(f"{name} {number}" for name, number in found["versions"].items()),
-        "commit": found.get("commit"),
+        "commit": _commit(found),
         "prompts": "; ".join(f"{file['name']} ({file['sha256'][:12]})" for file in found["prompt_files"])
         or "those of the demo",
         "chosen": f"{len(data['prompts'])}"

@@ -8,7 +8,6 @@ from typing import Any
 from foreword.bench import metrics
 from foreword.bench.cells import Cell, Mode
 from foreword.bench.intervals import Estimate
-from foreword.bench.metrics import Unit
 from foreword.bench.results import Answer, BenchResult, Run
 from foreword.bench.workloads import in_groups
 
@@ -44,9 +43,7 @@ def _mode(result: BenchResult, mode: Mode) -> dict[str, Any]:
     indices = [index for index, cell in enumerate(result.cells) if cell.mode == mode]
     base = next(index for index in indices if result.cells[index].is_baseline)
     groups = _groups(result, base, mode)
-    plain_runs = _runs(result, base)
-    plain = metrics.units_of(plain_runs)
-    rows = [_row(result, index, groups, plain, plain_runs) for index in indices]
+    rows = [_row(result, index, groups, _runs(result, base)) for index in indices]
     best = max((row for row in rows if _is_winner(row)), key=lambda row: row["speedup"]["value"], default=None)
     return {
         "name": mode.name,
@@ -74,9 +71,8 @@ def _is_winner(row: dict[str, Any]) -> bool:
     return row["speedup"] is not None and row["promise"] == "tokens" and not row["is_baseline"] and row["is_real"]
 
 
-def _row(
-    result: BenchResult, index: int, groups: _Groups, plain: dict[int, Unit], plain_runs: Sequence[Run]
-) -> dict[str, Any]:
+def _row(result: BenchResult, index: int, groups: _Groups, plain_runs: Sequence[Run]) -> dict[str, Any]:
+    """The figures of a cell, all of the same sample: the prompts and rounds that it shares with plain decoding."""
     cell, runs = result.cells[index], _runs(result, index)
     answers = [answer for run in runs for answer in run.answers]
     gate = _gate(cell, answers, result.refused.get(index))
@@ -90,17 +86,22 @@ def _row(
         "gate": gate,
         "tok_per_s": None,
         "speedup": None,
+        "verdict": None,
         "speedup_calm": None,
         "by_category": {},
     }
+    runs, plain_runs = metrics.same_sample(runs, plain_runs)
     if gate["status"] in ("failed", "refused") or not runs:
         return row
-    units = metrics.units_of(runs)
+    answers = [answer for run in runs for answer in run.answers]
+    units, plain = metrics.units_of(runs), metrics.units_of(plain_runs)
+    speedup = metrics.speedup(units, plain, groups.all)
     ms, plain_ms = metrics.ms_per_pass(runs), metrics.ms_per_pass(plain_runs)
     brought, floor_ms = metrics.tokens_per_pass(runs), result.pass_cost["floor_ms"] if result.pass_cost else None
     return row | {
         "tok_per_s": _json(metrics.tok_per_s(units, groups.all)),
-        "speedup": _json(metrics.speedup(units, plain, groups.all)),
+        "speedup": _json(speedup),
+        "verdict": None if speedup is None or cell.is_baseline else speedup.verdict,
         "speedup_calm": _json(metrics.speedup(units, plain, groups.calm)),
         "by_category": {
             name: {

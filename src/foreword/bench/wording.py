@@ -3,6 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
+from foreword.bench.intervals import TOO_LITTLE
+
 _GATES = {
     "same": "yes",
     "near_ties": "yes, but for near-ties",
@@ -34,6 +36,14 @@ def with_interval(estimate: Mapping[str, Any] | None, digits: int = 2) -> str:
     """A figure and its interval."""
     bounds = interval(estimate, digits)
     return times(estimate, digits) + (f" ({bounds})" if bounds else "")
+
+
+def with_verdict(row: Mapping[str, Any]) -> str:
+    """A row's speed-up with its interval, and that it tells nothing where that is so; a baseline is 1 and no more."""
+    if row["is_baseline"]:
+        return times(row["speedup"])
+    figure = with_interval(row["speedup"])
+    return f"{figure}, {TOO_LITTLE}" if row["verdict"] == TOO_LITTLE else figure
 
 
 def percent(share: float | None) -> str:

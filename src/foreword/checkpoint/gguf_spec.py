@@ -2,29 +2,15 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
+from foreword.checkpoint.families import FAMILIES, gguf_names
 from foreword.checkpoint.gguf_header import GgufHeader
 from foreword.checkpoint.options import Options
 from foreword.config import Llama3RopeScaling, ModelSpec, RopeSpec, short_repr
 from foreword.errors import CheckpointError, ConfigError, UnsupportedArchitectureError, UnsupportedModelError
 
-
-@dataclass(frozen=True)
-class GgufFamily:
-    """How an architecture differs from Llama's."""
-
-    permuted_qk: bool = False  # rows of q and k are stored for the interleaved rotary layout
-    qkv_bias: bool = False
-    qk_norm: bool = False
-
-
-ARCHITECTURES: Mapping[str, GgufFamily] = {
-    "llama": GgufFamily(permuted_qk=True),
-    "qwen2": GgufFamily(qkv_bias=True),
-    "qwen3": GgufFamily(qk_norm=True),
-}
 _PLACE = " in the file's metadata"
 ROPE_TYPES = ("none", "linear")
 ROPE_FREQS = "rope_freqs.weight"
@@ -33,7 +19,7 @@ _LONG_ROPE = ("rope_factors_long.weight", "rope_factors_short.weight")
 
 
 def architecture_of(header: GgufHeader, source: str) -> str:
-    """The architecture's name, one of `ARCHITECTURES`.
+    """The architecture's name, one of `families.gguf_names()`.
 
     Raises:
         UnsupportedArchitectureError: another architecture.
@@ -41,10 +27,10 @@ def architecture_of(header: GgufHeader, source: str) -> str:
     """
     options = Options(header.metadata, source, _PLACE)
     name = options.text("general.architecture")
-    if name not in ARCHITECTURES:
+    if name not in gguf_names():
         raise UnsupportedArchitectureError(
             f"{source} has architecture {short_repr(name)}, which foreword does not have; supported: "
-            f"{', '.join(ARCHITECTURES)}"
+            f"{', '.join(gguf_names())}"
         )
     if options.get(f"{name}.expert_count"):
         raise UnsupportedModelError(f"{source} is a mixture of experts; supported: dense models")
@@ -59,7 +45,7 @@ def architecture_of(header: GgufHeader, source: str) -> str:
 def spec_from_gguf(header: GgufHeader, source: str) -> ModelSpec:
     """What the model is; for `RopeSpec.llama3` see `with_rope_freqs`."""
     name = architecture_of(header, source)
-    family = ARCHITECTURES[name]
+    family = FAMILIES[name]
     options = Options(_flat(header.metadata, f"{name}.", source), source, _PLACE, f"{name}.")
     hidden_size, num_heads = options.size("embedding_length"), options.size("attention.head_count")
     head_dim = options.size("attention.key_length", max(1, hidden_size // num_heads))
@@ -70,7 +56,7 @@ def spec_from_gguf(header: GgufHeader, source: str) -> ModelSpec:
             raise UnsupportedModelError(f"{source} uses long rope ({table}); supported: no scaling, linear, llama3")
     try:
         return ModelSpec(
-            family=name,
+            family=family.same_as or name,
             hidden_size=hidden_size,
             intermediate_size=options.size("feed_forward_length"),
             num_layers=options.size("block_count"),

@@ -1,37 +1,20 @@
 """config.json of a Hugging Face folder -> ModelSpec.
 
-Each family is a row of differences in `FAMILIES`. What foreword would compute differently from the model's authors is
+Each family is a row of differences in `families`. What foreword would compute differently from the model's authors is
 refused by name, never approximated.
 """
 
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
+from foreword.checkpoint.families import FAMILIES, Family
 from foreword.checkpoint.options import Options
 from foreword.config import Llama3RopeScaling, ModelSpec, RopeSpec, short_repr
 from foreword.errors import CheckpointError, ConfigError, UnsupportedArchitectureError, UnsupportedModelError
 
 logger = logging.getLogger(__name__)
 
-
-@dataclass(frozen=True)
-class Family:
-    """How a family differs from Llama."""
-
-    qkv_bias: bool = False
-    qk_norm: bool = False
-    default_head_dim: int | None = None  # None: hidden_size / num_heads
-    window_needs_flag: bool = False  # Qwen: sliding_window counts only with use_sliding_window
-
-
-FAMILIES: Mapping[str, Family] = {
-    "llama": Family(),
-    "mistral": Family(),
-    "qwen2": Family(qkv_bias=True, window_needs_flag=True),
-    "qwen3": Family(qk_norm=True, default_head_dim=128, window_needs_flag=True),
-}
 ROPE_TYPES = ("default", "linear", "llama3")
 
 
@@ -54,7 +37,7 @@ def spec_from_config(config: Mapping[str, Any], source: str) -> ModelSpec:
     hidden_size, num_heads = options.size("hidden_size"), options.size("num_attention_heads")
     try:
         return ModelSpec(
-            family="llama" if family_name == "mistral" else family_name,
+            family=family.same_as or family_name,
             hidden_size=hidden_size,
             intermediate_size=options.size("intermediate_size"),
             num_layers=options.size("num_hidden_layers"),

@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, Protocol
 from foreword.checkpoint.cache import cache_folder
 from foreword.checkpoint.hf_config import usable_ends
 from foreword.checkpoint.paths import is_folder, is_there, local_path
-from foreword.checkpoint.progress import Report, reporting, silent
 from foreword.checkpoint.reading import reading
 from foreword.checkpoint.weights import Weights
 from foreword.config import ModelSpec, short_repr
 from foreword.errors import CheckpointError, ModelNotFoundError, UnsupportedModelError
+from foreword.progress import Report, reporting, silent
 
 if TYPE_CHECKING:
     from torch import Tensor

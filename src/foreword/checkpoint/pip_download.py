@@ -11,9 +11,9 @@ import zipfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from foreword.checkpoint.progress import Report
 from foreword.errors import DownloadError
 from foreword.files import whole_file
+from foreword.progress import Report
 
 _POLL_S = 0.1
 _CHUNK_BYTES = 1 << 22

@@ -96,7 +96,10 @@ def begin(
 
     machine = {key: value for key, value in machine_facts().items() if key in ("python", "platform", "cpu", "torch")}
     facts = [PromptFacts(p.id, p.category, len(p.token_ids), p.sha256) for p in prompts]
-    return BenchResult(settings, provenance(model, files, machine), facts, cells)
+    found = provenance(model, files, machine)
+    if found["is_dirty"]:
+        note(f"the source differs from commit {found['commit']}: this result cannot be measured again as it was")
+    return BenchResult(settings, found, facts, cells)
 
 
 def resume_result(path: Path, wanted: "BenchResult") -> "BenchResult":

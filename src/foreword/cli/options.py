@@ -9,17 +9,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from foreword.config import DEFAULT_SPECULATIVE_TOKENS
+from foreword.draft.registry import drafter_names
 from foreword.errors import ConfigError
 from foreword.sampling.params import SamplingParams
 
 if TYPE_CHECKING:
     from foreword.sampling.grammar import Grammar
 
-# Written out, since the registries import torch and --help must not; a test holds them to the registries.
-DRAFTER_NAMES = (
-    "auto, none, ngram, suffix, recycling, lookahead, ngram_lm=PATH, layerskip, synthetic, "
-    "draft_model=PATH, medusa=PATH, medusa2, eagle=PATH, eagle2=PATH, eagle3=PATH"
-)
+DRAFTER_NAMES = ", ".join(drafter_names())
+# Written out, since that registry imports torch and --help must not; a test holds it to the registry.
 VERIFIER_NAMES = "match, rejection, block, typical"
 _MODEL, _DRAFT, _SAMPLE = "Model", "Speculation", "Sampling"
 
@@ -46,7 +44,7 @@ Drafter = Annotated[
     str | None,
     typer.Option(
         metavar="NAME[=PATH]",
-        help=f"Who guesses ahead: {DRAFTER_NAMES}; several with commas. Default: auto; "
+        help=f"Who drafts: {DRAFTER_NAMES}; =PATH for one with weights of its own, several with commas. Default: auto; "
         "ngram where --verifier is not match.",
         rich_help_panel=_DRAFT,
     ),
@@ -68,7 +66,7 @@ DraftVocab = Annotated[
     str | None,
     typer.Option(
         metavar="FILE",
-        help="Draft only these tokens (eagle, eagle2, medusa*): a .pt or .json list of ids; draft_vocab in --speculative-config.",
+        help="Draft only these tokens: a .pt or .json list of ids; draft_vocab in --speculative-config.",
         rich_help_panel=_DRAFT,
     ),
 ]

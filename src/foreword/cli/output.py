@@ -2,6 +2,7 @@
 
 import json
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -37,6 +38,25 @@ def console() -> "Console":
     from rich.console import Console
 
     return Console(highlight=False, markup=False, width=None if sys.stdout.isatty() else _PIPED_WIDTH)
+
+
+@contextmanager
+def time_bar(label: str, budget_s: float) -> "Iterator[Callable[[], None]]":
+    """A bar on stderr of how much of a time is over, redrawn at each call and meanwhile; nothing where there is no terminal.
+
+    Lines that go to stderr stand above it.
+    """
+    if not sys.stderr.isatty():
+        yield lambda: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn(), TextColumn(f"of {budget_s:.0f} s"))
+    begun_s = time.monotonic()
+    with Progress(*columns, console=Console(stderr=True), redirect_stdout=False, transient=True) as bars:
+        task = bars.add_task(label, total=budget_s)
+        yield lambda: bars.update(task, completed=min(time.monotonic() - begun_s, budget_s))
 
 
 @contextmanager

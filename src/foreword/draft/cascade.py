@@ -6,23 +6,35 @@
 Each drafter observes every pass as if its own proposal had been the whole of it.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import final
 
 import numpy as np
 import torch
 
-from foreword.config import DraftConfig
 from foreword.draft.base import BaseDrafter, Drafter, DraftNeed, Drawn, Plan, RequestView, known_ids
-from foreword.draft.kinds import TRIMMED, WITHOUT_WEIGHTS
-from foreword.errors import ConfigError
+from foreword.draft.options import DrafterOptions, option
 from foreword.runtime.base import PassOutput
-from foreword.target.target import Target
 from foreword.tree.draft_tree import DraftTree
 from foreword.tree.merge import expected_accepted, locate, merge
 from foreword.tree.pack import PackedBatch
 from foreword.verify.verdict import Verdict
+
+
+@dataclass(frozen=True, kw_only=True)
+class CascadeOptions(DrafterOptions):
+    """How several drafters go together."""
+
+    cascade_merge: bool = option(False, "merge the trees of all drafters; false: the first worthwhile one")
+    cascade_threshold: float = option(
+        0.5, "expected accepted tokens that make a proposal worthwhile, without merging", lowest=0, highest=1e6
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.cascade_merge:
+            self.refuse_idle("cascade_threshold", "cascade_merge asks all drafters, whatever they expect")
 
 
 @final
@@ -46,7 +58,7 @@ class CascadeDrafter(BaseDrafter):
             can_miss=all(drafter.need.can_miss or drafter.need == DraftNeed() for drafter in drafters),
         )
         # Merged proposals no longer say what their nodes were drawn from (`tree.merge`).
-        self.drawn = Drawn.NOTHING if is_merging else max(drafter.drawn for drafter in drafters)
+        self.drawn = Drawn.NOTHING if self.is_merging else max(drafter.drawn for drafter in drafters)
         self.uses_reference = any(drafter.uses_reference for drafter in drafters)
         self.default_num_nodes = max(drafter.default_num_nodes for drafter in drafters)
         self._learning = [  # from passes; the others need not look at them
@@ -213,17 +225,3 @@ def _picked(batch: PackedBatch, trees: Sequence[DraftTree], rows: Sequence[int],
         batch.kv_lens,
         batch.slots,
     )
-
-
-def make(config: DraftConfig, target: Target, make_drafter: Callable[[DraftConfig, Target], Drafter]) -> CascadeDrafter:
-    """For the registry. `config.method` is "NAME[=PATH],NAME[=PATH]"; a part without a path takes `config.model`."""
-    parts = []
-    for part in config.method.split(","):
-        name, _, path = part.partition("=")
-        if name == "none":
-            raise ConfigError(f"drafter is {config.method!r}; allowed: names of drafters that draft, without none")
-        common = None if name in WITHOUT_WEIGHTS else config.model
-        vocab = config.draft_vocab if name in TRIMMED else None
-        parts.append(replace(config, method=name, model=path or common, draft_vocab=vocab))
-    drafters = [make_drafter(part, target) for part in parts]
-    return CascadeDrafter(drafters, config.cascade_threshold, config.cascade_merge)

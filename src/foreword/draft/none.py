@@ -2,8 +2,8 @@
 
 from typing import final
 
-from foreword.config import DraftConfig
 from foreword.draft.base import BaseDrafter
+from foreword.draft.drafter_type import DrafterSettings, DrafterType
 from foreword.target.target import Target
 
 
@@ -12,8 +12,20 @@ class NoDrafter(BaseDrafter):
     """Every tree is its known nodes alone."""
 
     name = "none"
+    default_num_nodes = 0
 
 
-def make(config: DraftConfig, target: Target) -> NoDrafter:
-    """For the registry: needs nothing of the target."""
+def make(settings: DrafterSettings, target: Target) -> NoDrafter:
+    """Needs nothing of the target."""
     return NoDrafter()
+
+
+NONE = DrafterType(
+    name="none",
+    summary="plain decoding, the baseline",
+    fits="the baseline",
+    make=make,
+    drafts=False,
+    alone="it drafts nothing; leave it out",
+    in_tune=False,
+)

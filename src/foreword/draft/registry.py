@@ -1,91 +1,113 @@
-"""Drafters by name. A new method is one file with a `make` function, and one line here."""
+"""Drafters by name, and where each is: the one line that a drafter needs besides its own file.
 
+Other packages add drafters by an entry point of the group `foreword.drafters`:
+
+    [project.entry-points."foreword.drafters"]
+    bigram = "my_package.bigram:BIGRAM"
+
+Nothing is imported before a drafter is asked for by name, so that `foreword --help` stays quick.
+"""
+
+import logging
+from functools import cache
 from importlib import import_module
+from importlib.metadata import entry_points
+from typing import TYPE_CHECKING
 
-from foreword.config import DraftConfig
-from foreword.draft.base import Drafter
-from foreword.draft.kinds import TRIMMED, WITHOUT_WEIGHTS
 from foreword.errors import ConfigError, UnknownNameError
-from foreword.target.target import Target
 
-DRAFTERS: dict[str, str] = {
-    "auto": "foreword.draft.auto",
-    "none": "foreword.draft.none",
-    "ngram": "foreword.draft.lookup.ngram",
-    "suffix": "foreword.draft.lookup.suffix",
-    "recycling": "foreword.draft.lookup.recycling",
-    "lookahead": "foreword.draft.lookup.lookahead",
-    "ngram_lm": "foreword.draft.lookup.ngram_lm",
-    "layerskip": "foreword.draft.model.layerskip",
-    "synthetic": "foreword.draft.synthetic",
-    "draft_model": "foreword.draft.model.draft_model",
-    "medusa": "foreword.draft.heads.medusa",
-    "medusa2": "foreword.draft.heads.medusa2",
-    "eagle": "foreword.draft.heads.eagle",
-    "eagle2": "foreword.draft.heads.eagle",
-    "eagle3": "foreword.draft.heads.eagle",
+if TYPE_CHECKING:
+    from foreword.draft.base import Drafter
+    from foreword.draft.draft_config import DraftConfig
+    from foreword.draft.drafter_type import DrafterType
+    from foreword.sampling.draft_sampling import DraftMode
+    from foreword.target.target import Target
+
+logger = logging.getLogger(__name__)
+
+GROUP = "foreword.drafters"
+# name: "module:object", in the order in which people read them and `foreword tune` tries them.
+BUILT_IN: dict[str, str] = {
+    "auto": "foreword.draft.auto:AUTO",
+    "none": "foreword.draft.none:NONE",
+    "suffix": "foreword.draft.lookup.suffix:SUFFIX",
+    "ngram": "foreword.draft.lookup.ngram:NGRAM",
+    "recycling": "foreword.draft.lookup.recycling:RECYCLING",
+    "lookahead": "foreword.draft.lookup.lookahead:LOOKAHEAD",
+    "ngram_lm": "foreword.draft.lookup.ngram_lm:NGRAM_LM",
+    "eagle3": "foreword.draft.heads.eagle:EAGLE3",
+    "eagle2": "foreword.draft.heads.eagle:EAGLE2",
+    "eagle": "foreword.draft.heads.eagle:EAGLE",
+    "medusa": "foreword.draft.heads.medusa:MEDUSA",
+    "medusa2": "foreword.draft.heads.medusa2:MEDUSA2",
+    "draft_model": "foreword.draft.model.draft_model:DRAFT_MODEL",
+    "layerskip": "foreword.draft.model.layerskip:LAYERSKIP",
+    "synthetic": "foreword.draft.synthetic:SYNTHETIC",
 }
 
 
+def drafter_names() -> list[str]:
+    """All there are, those of other packages last."""
+    return list(_places())
+
+
 def check_drafter_name(name: str) -> None:
-    """Raise `UnknownNameError`, which lists the names, if there is no such drafter.
+    """`UnknownNameError`, which lists the names, if there is no such drafter."""
+    if name not in _places():
+        raise UnknownNameError("drafter", name, _places())
 
-    Several may be joined by commas, each with a path after an equals sign if it needs one.
+
+def drafter_type(name: str) -> "DrafterType":
+    """What is known of a drafter. Its module is imported; `ConfigError` where that fails or it is none."""
+    check_drafter_name(name)
+    place = _places()[name]
+    module, _, attribute = place.partition(":")
+    try:
+        found = getattr(import_module(module), attribute)
+    except (ImportError, AttributeError) as error:
+        raise ConfigError(f"drafter {name} should be {place}, which cannot be imported: {error}") from error
+    from foreword.draft.drafter_type import DrafterType
+
+    if not isinstance(found, DrafterType):
+        raise ConfigError(f"drafter {name} should be {place}, which is {type(found).__name__}; allowed: a DrafterType")
+    if found.name != name:
+        raise ConfigError(f"drafter {name} is {place}, which calls itself {found.name}; give both the same name")
+    return found
+
+
+def drafter_types() -> "list[DrafterType]":
+    """What is known of all of them. One of another package that cannot be imported is left out, with a warning."""
+    found = []
+    for name in drafter_names():
+        try:
+            found.append(drafter_type(name))
+        except ConfigError as error:
+            if name in BUILT_IN:
+                raise
+            logger.warning("%s", error)
+    return found
+
+
+def make_drafter(config: "DraftConfig", target: "Target", draft_mode: "DraftMode | None" = None) -> "Drafter":
+    """The drafters that a configuration names, for this target: one, or several as a cascade.
+
+    Args:
+        config: names, paths and options.
+        target: what they draft for.
+        draft_mode: whose noise draws guesses, as the verifier asks (`Verifier.draft_mode`); None: the target's.
     """
-    for part in name.split(","):
-        bare = part.partition("=")[0] if "," in name else part
-        if bare not in DRAFTERS:
-            raise UnknownNameError("drafter", bare, DRAFTERS)
+    from foreword.draft.cascade import CascadeDrafter
+
+    made = [member.type.make(member.with_mode(draft_mode), target) for member in config.members]
+    together = config.cascade
+    return CascadeDrafter(made, together.cascade_threshold, together.cascade_merge) if together else made[0]
 
 
-def check_draft_config(config: DraftConfig) -> None:
-    """`ConfigError` for names and paths that cannot be meant, before anything is loaded."""
-    check_drafter_name(config.method)
-    parts = config.method.split(",")
-    names = [part.partition("=")[0] for part in parts] if len(parts) > 1 else parts
-    paths = [part.partition("=")[2] for part in parts] if len(parts) > 1 else [config.model or ""]
-    for name, path in zip(names, paths, strict=True):
-        if path and name in WITHOUT_WEIGHTS:
-            raise ConfigError(_takes_no_path(name, path))
-    if config.model is not None and all(name in WITHOUT_WEIGHTS for name in names):
-        raise ConfigError(_takes_no_path(config.method, config.model))
-    if config.draft_vocab is not None:
-        _check_trimmed(config.method, names)
-    for part in parts:
-        if parts.count(part) > 1:
-            raise ConfigError(f"drafter is {config.method!r}, which names {part} twice; name each drafter once")
-    if len(parts) > 1 and "auto" in names:
-        others = [part for part, name in zip(parts, names, strict=True) if name not in ("auto", "suffix")]
-        raise ConfigError(
-            f"drafter is {config.method!r}; auto is suffix (and ngram_lm, where there is a table for the model), drafting only what "
-            f"pays, and goes with no other: name {','.join(['suffix', *others])} with policy adaptive (--adaptive)"
-        )
-
-
-def _check_trimmed(method: str, names: list[str]) -> None:
-    """`ConfigError` where `draft_vocab` would be left aside."""
-    if "eagle3" in names:
-        raise ConfigError(
-            f"draft_vocab trims the heads of {', '.join(TRIMMED)}; drafter is {method!r}, and eagle3 was trained with a "
-            f"vocabulary of its own (the table d2t in its file); leave draft_vocab out"
-        )
-    if not set(names) & set(TRIMMED):
-        raise ConfigError(
-            f"draft_vocab trims the heads of {', '.join(TRIMMED)}; drafter is {method!r}, which has none of them; leave "
-            f"draft_vocab out"
-        )
-
-
-def _takes_no_path(name: str, path: str) -> str:
-    trained = ", ".join(sorted(DRAFTERS.keys() - set(WITHOUT_WEIGHTS) - {"synthetic"}))
-    return (
-        f"drafter {name} reads no weights, and {path!r} is named for it; leave the path out, or name one of {trained}"
-    )
-
-
-def make_drafter(config: DraftConfig, target: Target) -> Drafter:
-    """The drafter that `config.method` names, for this target. Its module is imported only now."""
-    check_draft_config(config)
-    if "," in config.method:
-        return import_module("foreword.draft.cascade").make(config, target, make_drafter)
-    return import_module(DRAFTERS[config.method]).make(config, target)
+@cache
+def _places() -> dict[str, str]:
+    """Name -> "module:object". Names that come with foreword stay its own."""
+    found = dict(BUILT_IN)
+    for entry in entry_points(group=GROUP):
+        if found.setdefault(entry.name, entry.value) != entry.value:
+            logger.warning("drafter %s of %s is left out: %s has that name", entry.name, entry.value, found[entry.name])
+    return found

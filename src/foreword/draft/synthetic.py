@@ -9,8 +9,8 @@ a reference it proposes nothing.
 from collections.abc import Sequence
 from typing import final
 
-from foreword.config import DraftConfig
 from foreword.draft.base import BaseDrafter, Plan, RequestView, known_ids
+from foreword.draft.drafter_type import DrafterSettings, DrafterType
 from foreword.errors import ConfigError
 from foreword.sampling.noise import Stream, row_key
 from foreword.target.target import Target
@@ -51,12 +51,23 @@ class SyntheticDrafter(BaseDrafter):
         return token if chance < self.alpha else (token + 1) % self._vocab_size
 
 
-def make(config: DraftConfig, target: Target) -> SyntheticDrafter:
-    """For the registry: `synthetic=0.7` sets the chance."""
+def make(settings: DrafterSettings, target: Target) -> SyntheticDrafter:
+    """`synthetic=0.7` sets the chance."""
     try:
-        alpha = DEFAULT_ALPHA if config.model is None else float(config.model)
+        alpha = DEFAULT_ALPHA if settings.path is None else float(settings.path)
     except ValueError:
         alpha = -1.0
     if not 0 <= alpha <= 1:
-        raise ConfigError(f"drafter synthetic={config.model}; allowed: a chance from 0 to 1, such as synthetic=0.7")
+        raise ConfigError(f"drafter synthetic={settings.path}; allowed: a chance from 0 to 1, such as synthetic=0.7")
     return SyntheticDrafter(alpha, target.spec.vocab_size)
+
+
+SYNTHETIC = DrafterType(
+    name="synthetic",
+    summary="for measuring: drafts a reference with planted errors; `synthetic=0.7` is right with probability 0.7 per token",
+    needs="the answer itself",
+    fits="measuring an engine, not drafting",
+    make=make,
+    takes="CHANCE",
+    in_tune=False,
+)

@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from foreword.checkpoint.tokenizer import Tokenizer
-from foreword.config import STEADY_METHOD, DraftConfig, draft_config
-from foreword.draft.registry import check_draft_config, make_drafter
+from foreword.config import STEADY_METHOD
+from foreword.draft.draft_config import DraftConfig, draft_config
+from foreword.draft.registry import make_drafter
 from foreword.engine.compatibility import check_pair
 from foreword.engine.engine import Engine
 from foreword.engine.intake import Intake
@@ -70,7 +71,6 @@ class LLM:
         rule = make_verifier(verifier)
         default = DraftConfig.method if rule.name == Matching.name else STEADY_METHOD
         self.config = draft_config({} if drafter is None else drafter, num_speculative_tokens, default)
-        check_draft_config(self.config)
         policy = policy or ("adaptive" if self.config.method == "auto" else "fixed")
         check_policy(policy)
         if type(batch_size) is not int or batch_size < 1:
@@ -83,7 +83,7 @@ class LLM:
         if tuned is not None:
             tuned.check_model(self.model)
         target = Target(self.model.decoder, self.model)
-        drafter_ = make_drafter(replace(self.config, draft_noise=rule.draft_mode.name.lower()), target)
+        drafter_ = make_drafter(self.config, target, rule.draft_mode)
         check_pair(drafter_, rule)
         self._warns_of_reference = self.config.method != "none" and not drafter_.uses_reference
         # Without a drafter nothing is planned, so that not even the tokens that a grammar forces are drafted.

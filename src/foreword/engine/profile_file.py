@@ -14,11 +14,11 @@ not. What is asked for by name wins over what the file says.
 import json
 import logging
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from foreword.config import DraftConfig, parse_draft_config
+from foreword.draft.draft_config import DraftConfig, parse_draft_config
 from foreword.engine.machine_key import machine_key
 from foreword.errors import ConfigError
 from foreword.files import write_whole
@@ -53,7 +53,7 @@ class Profile:
     dtype: str
     kv_dtype: str
     threads: int | None
-    drafter: Mapping[str, Any]  # settings that are not the defaults, as `speculative_config`
+    drafter: Mapping[str, Any]  # as `speculative_config`
     policy: str
     measured: Mapping[str, Any] = field(default_factory=dict)
     path: str = "the profile"  # for messages; no part of the file
@@ -115,13 +115,6 @@ def model_facts(model: LoadedModel) -> dict[str, Any]:
     size = checkpoint.spec.num_parameters
     fingerprint = getattr(checkpoint, "fingerprint", None) or f"{checkpoint.source}/{size}"
     return {"source": checkpoint.source, "fingerprint": fingerprint, "num_parameters": size}
-
-
-def settings_of(config: DraftConfig) -> dict[str, Any]:
-    """What a configuration says otherwise than the defaults, as `speculative_config`."""
-    plain = DraftConfig()
-    changed = {f.name: getattr(config, f.name) for f in fields(config)}
-    return {"method": config.method} | {name: v for name, v in changed.items() if v != getattr(plain, name)}
 
 
 def read_profile(path: str | Path) -> Profile:

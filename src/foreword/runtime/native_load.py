@@ -11,47 +11,60 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from foreword.cache_folder import cannot_use
 from foreword.config import ModelSpec
 from foreword.errors import CapacityError, CheckpointError
+from foreword.progress import reported
 from foreword.runtime.base import WeightSource
-from foreword.runtime.native_weights import (
-    MatrixPacker,
-    PackedHeader,
-    PackedMatrix,
-    Packer,
-    cache_path,
-    read_header,
-    write_packed,
-)
+from foreword.runtime.native_weights import MatrixPacker, Packer, write_packed
+from foreword.runtime.packed_file import PackedHeader, PackedMatrix, cache_path, check_needed, read_header
 from foreword.runtime.torch_rope import inverse_frequencies
+from foreword.seal import check_sealed, discard
 
 logger = logging.getLogger(__name__)
 
-# What a damaged or unreadable file of packed weights raises; the kernels' std::out_of_range is an IndexError.
-_UNUSABLE = (CheckpointError, OSError, RuntimeError, LookupError, TypeError)
+# What a damaged or unreadable file of packed weights raises. The kernels' std::out_of_range is an IndexError, their
+# std::invalid_argument a ValueError.
+_UNUSABLE = (OSError, RuntimeError, LookupError, TypeError, ValueError, AttributeError)
+_LOADING, _MANY_BYTES = "loading weights", 1 << 29  # read faster than a bar is drawn where they are fewer
 _BYTES_A_WEIGHT = {"int8": 1.01, "int4": 0.63}
 
 
 def load_decoder(
-    kernels: ModuleType, spec: ModelSpec, weights: WeightSource, dtype: str, cache_dir: Path, pool: Any, isa: str
+    kernels: ModuleType,
+    spec: ModelSpec,
+    weights: WeightSource,
+    dtype: str,
+    cache_dir: Path,
+    pool: Any,
+    isa: str,
 ) -> tuple[Any, int]:
     """A decoder and the bytes its weights take; from the cache, through it, or past it where it cannot be used."""
     check_memory(spec, dtype, available_bytes())
     path = cache_path(cache_dir, spec, weights, dtype)
-    if path.is_file():
+
+    def kept() -> tuple[Any, int]:
+        check_sealed(path, weights.fingerprint)
+        data, header = _open(kernels, path)
+        check_needed(header, spec, weights, dtype)
+        return _build(kernels, spec, data, header, pool, isa)
+
+    if _is_there(path):
         try:
-            return _build(kernels, spec, *_open(kernels, path), pool, isa)
+            return kept()
         except _UNUSABLE as error:
-            logger.warning("packing again, as %s cannot be used: %s", path, error)
-            with contextlib.suppress(OSError):
-                path.unlink()
+            logger.warning("packing again, as the packed weights cannot be used: %s", error)
+            discard(path)
     try:
         write_packed(path, spec, weights, dtype)
-        return _build(kernels, spec, *_open(kernels, path), pool, isa)
     except CheckpointError:
         raise
-    except _UNUSABLE as error:
-        logger.warning("cannot keep packed weights in %s (%s); packing at every load", cache_dir, error)
+    except OSError as error:
+        cannot_use(cache_dir, error)
+    else:
+        with contextlib.suppress(*_UNUSABLE):
+            return kept()
+        cannot_use(cache_dir, "what was written there cannot be read")
     file = io.BytesIO()
     header = Packer(file, spec, weights, dtype).write_all()
     data = kernels.WeightBytes.from_memory(np.frombuffer(file.getbuffer(), dtype=np.uint8))
@@ -119,9 +132,22 @@ def _container_free(folder: Path, limit: str, usage: str, reclaimable: str) -> i
     return max(free, 0)
 
 
+def _is_there(path: Path) -> bool:
+    try:
+        return path.is_file()
+    except OSError:  # a folder that may not be searched: writing fails too, and says so
+        return False
+
+
 def _open(kernels: ModuleType, path: Path) -> tuple[Any, PackedHeader]:
     header = read_header(path)
-    return kernels.WeightBytes(str(path), header.hot_begin, header.hot_end), header
+    num_bytes = header.hot_end - header.hot_begin
+    if num_bytes > _MANY_BYTES:
+        reported(_LOADING, 0, num_bytes)
+    data = kernels.WeightBytes(str(path), header.hot_begin, header.hot_end)
+    if num_bytes > _MANY_BYTES:
+        reported(_LOADING, num_bytes, num_bytes)
+    return data, header
 
 
 def _matrix(kernels: ModuleType, data: Any, place: PackedMatrix) -> Any:

@@ -18,12 +18,13 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from foreword.cache_folder import cache_folder
 from foreword.config import ModelSpec
 from foreword.errors import CapacityError, ConfigError, KernelError, UnknownNameError
 from foreword.runtime.base import Chains, ChainStep, Draw, KVCache, Need, PassOutput, WeightSource
 from foreword.runtime.native_load import load_decoder, pack_projection
 from foreword.runtime.native_threads import default_threads
-from foreword.runtime.native_weights import check_dtype, default_cache_dir
+from foreword.runtime.native_weights import check_dtype
 from foreword.tree.pack import PackedBatch
 
 logger = logging.getLogger(__name__)
@@ -75,7 +76,7 @@ class NativeRuntime:
         self.isa = names[0] if isa == "auto" else isa
         self.dtype, self.kv_dtype = dtype, kv_dtype
         self.threads = threads or default_threads()
-        self._cache_dir = Path(cache_dir) if cache_dir is not None else default_cache_dir()
+        self._cache_dir = Path(cache_dir) if cache_dir is not None else cache_folder()
         self._pool = self._kernels.ThreadPool(self.threads)
 
     def with_dtype(self, dtype: str) -> "NativeRuntime":

@@ -1,23 +1,10 @@
-"""Weights as the native kernels read them: quantised, packed, cached on disk.
+"""Weights as the native kernels read them: quantised and packed. `packed_file` says how they lie in the file."""
 
-    <cache_dir>/native/<key>.fwk
-
-    8 bytes     length of the header
-    header      JSON: format version, where the streamed part lies, {name: {offset, ...}}
-    embedding   bfloat16 rows: memory-mapped, only rows that are used take memory
-    streamed    everything else, in the order a pass reads it
-
-The key is a hash of the checkpoint's fingerprint, the format's version and all that shapes the layout.
-"""
-
-import hashlib
 import json
-import logging
-import os
-from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, field
+from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
-from typing import IO, Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -25,87 +12,48 @@ from torch import Tensor
 
 from foreword.config import ModelSpec
 from foreword.errors import CheckpointError, ConfigError
-from foreword.files import locked, sweep_parts, whole_file
+from foreword.files import locked, sweep_folder, sweep_parts
+from foreword.progress import reported
 from foreword.runtime.base import WeightSource
+from foreword.runtime.packed_file import PackedHeader, PackedMatrix, bits_of, needed_vectors, up
+from foreword.seal import is_sealed, sealed_file
 
-logger = logging.getLogger(__name__)
-
-FORMAT_VERSION = 1
 _ALIGNMENT = 4096
+_PACKING = "packing weights"
 _CHUNK_VALUES = 1 << 24  # weights quantised at once: 64 MB of float32
 
-Rows = Callable[[int, int], Tensor]  # float32 rows [begin, end) of a padded matrix
 
+class Sink(Protocol):
+    """A binary file that is written, or memory."""
 
-@dataclass(frozen=True)
-class PackedMatrix:
-    """Where a matrix lies in the packed bytes."""
+    def tell(self) -> int:
+        """Where the next byte goes."""
+        ...
 
-    tiles: int
-    scales: int
-    bias: int | None
-    width: int
-    num_tiles: int
-    bits: int
+    def seek(self, at: int, /) -> int:
+        """Go on writing at `at`."""
+        ...
 
-
-@dataclass
-class PackedHeader:
-    """What a file of packed weights holds."""
-
-    fingerprint: str
-    version: int = FORMAT_VERSION
-    hot_begin: int = 0
-    hot_end: int = 0
-    matrices: dict[str, dict[str, Any]] = field(default_factory=dict)
-    vectors: dict[str, int] = field(default_factory=dict)
-
-    def matrix(self, name: str) -> PackedMatrix:
-        """The matrix of this name."""
-        return PackedMatrix(**self.matrices[name])
-
-
-def cache_path(cache_dir: Path, spec: ModelSpec, weights: WeightSource, dtype: str) -> Path:
-    """Where the packed weights of this model are kept."""
-    layout = json.dumps([weights.fingerprint, FORMAT_VERSION, dtype, asdict(spec)], sort_keys=True)
-    return cache_dir / "native" / f"{hashlib.sha256(layout.encode()).hexdigest()[:32]}.fwk"
-
-
-def default_cache_dir() -> Path:
-    """The folder in the variable FOREWORD_CACHE, else `foreword` in the user's cache folder."""
-    if chosen := os.environ.get("FOREWORD_CACHE"):
-        return Path(chosen).expanduser().absolute()
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "foreword"
-
-
-def read_header(path: Path) -> PackedHeader:
-    """Header of a packed file; `CheckpointError` if it is not one of this version."""
-    with path.open("rb") as file:
-        length = int.from_bytes(file.read(8), "little")
-        raw = file.read(length) if length < 1 << 26 else b""
-    try:
-        header = PackedHeader(**json.loads(raw))
-    except (ValueError, TypeError) as error:
-        raise CheckpointError(f"{path} is not a file of packed weights ({error}); delete it") from error
-    if header.version != FORMAT_VERSION or header.hot_end > path.stat().st_size:
-        raise CheckpointError(f"{path} is of another version or cut short; delete it")
-    return header
+    def write(self, data: Any, /) -> int:
+        """Write bytes, or what holds them."""
+        ...
 
 
 def write_packed(path: Path, spec: ModelSpec, weights: WeightSource, dtype: str) -> None:
     """Quantise, pack and write, unless another process did so meanwhile; the file appears when it is whole."""
     with locked(path):
-        if path.is_file():
+        if is_sealed(path, weights.fingerprint):
             return
         sweep_parts(path)
-        with whole_file(path) as file:
+        sweep_folder(path.parent)
+        with sealed_file(path, weights.fingerprint) as file:
             Packer(file, spec, weights, dtype).write_all()
 
 
 class MatrixPacker:
     """Writes packed matrices and remembers where they lie."""
 
-    def __init__(self, file: IO[bytes]) -> None:
+    def __init__(self, file: Sink) -> None:
         import foreword_kernels  # pyright: ignore[reportMissingImports]
 
         self._kernels, self._file = foreword_kernels, file
@@ -115,7 +63,7 @@ class MatrixPacker:
         self, name: str, matrix: Tensor, width: int, bias: Tensor | None, bits: int = 8, num_rows: int | None = None
     ) -> PackedMatrix:
         """Pack one (out, in) matrix, padded to `num_rows` (whole tiles by default) and `width`."""
-        rows = _up(num_rows or matrix.shape[0], 16)
+        rows = up(num_rows or matrix.shape[0], 16)
         tiles_at = _align(self._file)
         scales = []
         for first, last in _chunks(rows, width):
@@ -148,19 +96,27 @@ class MatrixPacker:
 class Packer:
     """Writes one model's weights tensor by tensor: memory of one tensor and one chunk of it."""
 
-    def __init__(self, file: IO[bytes], spec: ModelSpec, weights: WeightSource, dtype: str) -> None:
+    def __init__(self, file: Sink, spec: ModelSpec, weights: WeightSource, dtype: str) -> None:
         self._matrices = MatrixPacker(file)
         self._file, self._spec, self._weights = file, spec, weights
-        self._bits = {"int8": 8, "int4": 4}[dtype]
+        self._bits = bits_of(dtype)
         self.header = PackedHeader(weights.fingerprint, matrices=self._matrices.places)
+        self._vectors = needed_vectors(spec, weights)
         self._header_room = 0
 
     def write_all(self) -> PackedHeader:
-        """Embedding, layers in the order a pass reads them, norm, head; the header last, into the room left for it."""
+        """Embedding, layers in the order a pass reads them, norm, head; the header last, into the room left for it.
+
+        Raises:
+            CheckpointError: a tensor is missing, has another shape, or holds NaN or infinity.
+        """
         spec = self._spec
+        lacking = sorted(name for name in self._vectors if not self._weights.has_tensor(f"{name}.weight"))
+        if lacking:
+            raise CheckpointError(f"the model lacks the tensors {', '.join(f'{name}.weight' for name in lacking)}")
         self._header_room = 8 + 4096 + 2048 * (spec.num_layers + 2)
         self._file.seek(self._header_room)
-        if self._weights.has_tensor("embed.weight"):
+        if "embed" in self._vectors:
             _align(self._file)
             self.header.vectors["embed"] = self._file.tell()
             self._write_embedding(self._tensor("embed.weight", (spec.vocab_size, spec.hidden_size)))
@@ -168,10 +124,12 @@ class Packer:
         self.header.hot_begin = self._file.tell()
         for layer in range(spec.num_layers):
             self._write_layer(layer)
-        if spec.has_final_norm and self._weights.has_tensor("norm.weight"):
-            self._write_vector("norm", self._tensor("norm.weight", (spec.hidden_size,)), _up(spec.hidden_size, 64))
+            self._tell(layer + 1)
+        if "norm" in self._vectors:
+            self._write_vector("norm", self._tensor("norm.weight", (spec.hidden_size,)), up(spec.hidden_size, 64))
         self._write_head()
         self.header.hot_end = self._file.tell()
+        reported(_PACKING, self.header.hot_end, self.header.hot_end)
         raw = json.dumps(asdict(self.header)).encode()
         if 8 + len(raw) > self._header_room:
             raise CheckpointError(
@@ -181,11 +139,17 @@ class Packer:
         self._file.write(len(raw).to_bytes(8, "little") + raw)
         return self.header
 
+    def _tell(self, num_layers: int) -> None:
+        """How many bytes are written, and how many there will be if all layers are as large; the head comes after them."""
+        done, begin = self._file.tell(), self.header.hot_begin
+        head = self._spec.num_logits * up(self._spec.hidden_size, 64)
+        reported(_PACKING, done, begin + (done - begin) * self._spec.num_layers // num_layers + head)
+
     def _write_layer(self, layer: int) -> None:
         spec, prefix = self._spec, f"layers.{layer}."
-        hidden, dim = _up(spec.hidden_size, 64), _up(spec.head_dim, 16)
+        hidden, dim = up(spec.hidden_size, 64), up(spec.head_dim, 16)
         for norm in ("attn_norm", "hidden_norm", "mlp_norm"):
-            if self._weights.has_tensor(f"{prefix}{norm}.weight"):
+            if prefix + norm in self._vectors:
                 self._write_vector(prefix + norm, self._tensor(f"{prefix}{norm}.weight", (spec.hidden_size,)), hidden)
         if spec.qk_norm:
             for norm in ("q_norm", "k_norm"):
@@ -201,10 +165,10 @@ class Packer:
         if inputs > spec.hidden_size:  # each of the joined halves padded by itself
             qkv = torch.cat([_pad(half, len(half), hidden) for half in qkv.split(spec.hidden_size, dim=1)], dim=1)
         self._write_matrix(prefix + "qkv", qkv, hidden * (inputs // spec.hidden_size), bias)
-        self._write_matrix(prefix + "o", self._head_columns(f"{prefix}o.weight"), _up(spec.num_heads * dim, 64), None)
-        self._write_matrix(prefix + "gate_up", self._gate_up(prefix), hidden, None)
+        self._write_matrix(prefix + "o", self._head_columns(f"{prefix}o.weight"), up(spec.num_heads * dim, 64), None)
+        self._write_matrix(prefix + "gate_up", self._gateup(prefix), hidden, None)
         down = self._tensor(f"{prefix}down.weight", (spec.hidden_size, spec.intermediate_size))
-        self._write_matrix(prefix + "down", down, _up(spec.intermediate_size, 64), None, num_rows=hidden)
+        self._write_matrix(prefix + "down", down, up(spec.intermediate_size, 64), None, num_rows=hidden)
 
     def _write_head(self) -> None:
         spec = self._spec
@@ -213,11 +177,11 @@ class Packer:
             return
         head = self._tensor(name, (spec.num_logits, spec.hidden_size))
         # int4 models keep an int8 head: it decides between tokens, and is read once.
-        self._write_matrix("head", head, _up(spec.hidden_size, 64), None, bits=8)
+        self._write_matrix("head", head, up(spec.hidden_size, 64), None, bits=8)
 
     def _head_rows(self, name: str, num_heads: int, columns: int | None) -> Tensor:
         """Rows of q, k or v with each head padded to whole lanes."""
-        dim, padded = self._spec.head_dim, _up(self._spec.head_dim, 16)
+        dim, padded = self._spec.head_dim, up(self._spec.head_dim, 16)
         shape = (num_heads * dim,) if columns is None else (num_heads * dim, columns)
         heads = self._tensor(name, shape).reshape(num_heads, dim, *shape[1:])
         if padded == dim:
@@ -228,15 +192,15 @@ class Packer:
 
     def _head_columns(self, name: str) -> Tensor:
         """Columns of o, each head padded likewise."""
-        spec, padded = self._spec, _up(self._spec.head_dim, 16)
+        spec, padded = self._spec, up(self._spec.head_dim, 16)
         heads = self._tensor(name, (spec.hidden_size, spec.num_heads * spec.head_dim))
-        out = heads.new_zeros(_up(spec.hidden_size, 64), spec.num_heads, padded)
+        out = heads.new_zeros(up(spec.hidden_size, 64), spec.num_heads, padded)
         out[: spec.hidden_size, :, : spec.head_dim] = heads.reshape(spec.hidden_size, spec.num_heads, spec.head_dim)
         return out.reshape(-1, spec.num_heads * padded)
 
-    def _gate_up(self, prefix: str) -> Tensor:
+    def _gateup(self, prefix: str) -> Tensor:
         """Sixteen rows of gate, sixteen of up, and so on."""
-        spec, width = self._spec, _up(self._spec.intermediate_size, 64)
+        spec, width = self._spec, up(self._spec.intermediate_size, 64)
         out = torch.zeros(width // 16, 2, 16, spec.hidden_size)
         for which, name in enumerate(("gate", "up")):
             part = self._tensor(f"{prefix}{name}.weight", (spec.intermediate_size, spec.hidden_size)).float()
@@ -275,10 +239,6 @@ class Packer:
         return tensor
 
 
-def _up(n: int, multiple: int) -> int:
-    return -(-n // multiple) * multiple
-
-
 def _chunks(rows: int, columns: int) -> Iterator[tuple[int, int]]:
     """Ranges of whole tiles that hold at most `_CHUNK_VALUES` values."""
     step = max(_CHUNK_VALUES // max(columns, 1) // 16 * 16, 16)
@@ -286,8 +246,8 @@ def _chunks(rows: int, columns: int) -> Iterator[tuple[int, int]]:
         yield first, min(first + step, rows)
 
 
-def _align(file: IO[bytes], alignment: int = _ALIGNMENT) -> int:
-    at = _up(file.tell(), alignment)
+def _align(file: Sink, alignment: int = _ALIGNMENT) -> int:
+    at = up(file.tell(), alignment)
     file.seek(at)
     return at
 

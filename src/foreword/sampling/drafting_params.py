@@ -1,12 +1,12 @@
 """How one request is drafted for: what changes the speed of its answer, never its words."""
 
-import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from foreword.config import MAX_SPECULATIVE_TOKENS
 from foreword.errors import ConfigError
+from foreword.validate import Bounds, refusal, token_ids
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,27 +27,19 @@ class DraftingParams:
     reference: str | Sequence[int] | None = None
 
     def __post_init__(self) -> None:
-        if not isinstance(self.enabled, bool):
-            raise ConfigError(f"enabled is {self.enabled!r}; allowed: True or False")
-        number = self.num_speculative_tokens
-        is_number = type(number) is int and 0 <= number <= MAX_SPECULATIVE_TOKENS
-        if number is not None and not is_number:
-            raise ConfigError(
-                f"num_speculative_tokens is {number!r}; allowed: a whole number, 0 to {MAX_SPECULATIVE_TOKENS}, or "
-                f"None for the model's own"
-            )
+        Bounds(bool).checked("enabled", self.enabled)
+        amount = Bounds(int, 0, MAX_SPECULATIVE_TOKENS, or_none=True)
+        number = amount.checked("num_speculative_tokens", self.num_speculative_tokens)
+        object.__setattr__(self, "num_speculative_tokens", number)
         if self.reference is not None and not isinstance(self.reference, str):
-            object.__setattr__(self, "reference", _token_ids(self.reference))
+            object.__setattr__(self, "reference", _reference_ids(self.reference))
 
 
-def _token_ids(reference: Any) -> tuple[int, ...]:
-    """As plain ints: numpy's are taken too, True and False are not."""
+def _reference_ids(reference: Any) -> tuple[int, ...]:
+    """As plain ints; bytes are numbers to Python, and no token ids."""
     try:
-        ids = None if isinstance(reference, bytes) else tuple(reference)
-        if ids is not None and not any(isinstance(token, bool) for token in ids):
-            return tuple(operator.index(token) for token in ids)
-    except TypeError:
+        if not isinstance(reference, bytes | bytearray | memoryview):
+            return token_ids("reference", reference)
+    except ConfigError:
         pass
-    shown = repr(reference)
-    shown = shown if len(shown) <= 60 else shown[:57] + "..."
-    raise ConfigError(f"reference is {shown}; allowed: a text, a list of token ids, or None")
+    raise refusal("reference", reference, "a text, a list of token ids, or None")

@@ -1,13 +1,12 @@
 """How a request wants its tokens drawn."""
 
-import operator
 import secrets
-import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from foreword.errors import ConfigError
+from foreword.validate import integer, listed, number, token_ids
 
 if TYPE_CHECKING:
     from foreword.sampling.grammar import Grammar
@@ -81,14 +80,14 @@ class SamplingParams:
         self._check_tokens()
 
     def _check_drawing(self) -> None:
-        _check_number(
+        number(
             "temperature",
             self.temperature,
             lambda t: t == 0 or t >= _LOWEST_TEMPERATURE,
             f"0 for greedy, or {_LOWEST_TEMPERATURE:g} and above",
         )
-        _check_number("top_p", self.top_p, lambda p: 0 < p <= 1, "above 0, at most 1 (1 keeps all)")
-        _check_number("min_p", self.min_p, lambda p: 0 <= p <= 1, "from 0 (off) to 1")
+        number("top_p", self.top_p, lambda p: 0 < p <= 1, "above 0, at most 1 (1 keeps all)")
+        number("min_p", self.min_p, lambda p: 0 <= p <= 1, "from 0 (off) to 1")
         self._set_integer("top_k", 0, "0 (off) or above")
         self._set_integer("n", 1, "1 or above")
         for name in ("logprobs", "prompt_logprobs"):
@@ -106,38 +105,38 @@ class SamplingParams:
             raise ConfigError(
                 f"min_tokens is {self.min_tokens}, more than max_tokens, {self.max_tokens}; swap or lower it"
             )
-        self._set("stop_token_ids", _token_ids("stop_token_ids", self.stop_token_ids))
-        stop = _listed("stop", self.stop, "texts")
+        self._set("stop_token_ids", token_ids("stop_token_ids", self.stop_token_ids))
+        stop = listed("stop", self.stop, "texts")
         for text in stop:
             if not isinstance(text, str) or not text:
                 raise ConfigError(f"stop has {text!r}; allowed: texts of at least one character")
         self._set("stop", stop)
 
     def _check_penalties(self) -> None:
-        _check_number("repetition_penalty", self.repetition_penalty, lambda r: r > 0, "above 0 (1 is off)")
+        number("repetition_penalty", self.repetition_penalty, lambda r: r > 0, "above 0 (1 is off)")
         for name in ("presence_penalty", "frequency_penalty"):
-            _check_number(name, getattr(self, name), lambda _: True, "a finite number (0 is off)")
+            number(name, getattr(self, name), lambda _: True, "a finite number (0 is off)")
         try:
             biases = dict(() if self.logit_bias is None else self.logit_bias)
         except (TypeError, ValueError) as error:
             raise ConfigError(f"logit_bias is {self.logit_bias!r}; allowed: {{token id: number}}") from error
         for token, bias in biases.items():
-            _integer("a token id of logit_bias", token, 0, "0 or above")
-            _check_number(f"logit_bias of token {token}", bias, lambda _: True, "a finite number (-100 all but bans)")
+            integer("a token id of logit_bias", token, 0, "0 or above")
+            number(f"logit_bias of token {token}", bias, lambda _: True, "a finite number (-100 all but bans)")
         self._set("logit_bias", tuple(sorted((int(token), float(bias)) for token, bias in biases.items())))
 
     def _check_tokens(self) -> None:
         if self.allowed_token_ids is not None:
-            allowed = _token_ids("allowed_token_ids", self.allowed_token_ids)
+            allowed = token_ids("allowed_token_ids", self.allowed_token_ids)
             if not allowed:
                 raise ConfigError("allowed_token_ids is empty, which allows nothing; give ids, or None to allow all")
             self._set("allowed_token_ids", allowed)
-        words = _listed("bad_words", self.bad_words, "texts or token sequences")
-        ids = tuple(word if isinstance(word, str) else _token_ids("bad_words", word) for word in words)
+        words = listed("bad_words", self.bad_words, "texts or token sequences")
+        ids = tuple(word if isinstance(word, str) else token_ids("bad_words", word) for word in words)
         if not all(ids):
             raise ConfigError("bad_words has an empty entry; give texts or token sequences of at least one token")
         self._set("bad_words", ids)
-        self._set("logits_processors", _listed("logits_processors", self.logits_processors, "callables"))
+        self._set("logits_processors", listed("logits_processors", self.logits_processors, "callables"))
         for processor in self.logits_processors:
             if not callable(processor):
                 raise ConfigError(
@@ -157,7 +156,7 @@ class SamplingParams:
         object.__setattr__(self, name, value)
 
     def _set_integer(self, name: str, lowest: int, allowed: str) -> None:
-        self._set(name, _integer(name, getattr(self, name), lowest, allowed))
+        self._set(name, integer(name, getattr(self, name), lowest, allowed))
 
     @property
     def warp(self) -> Warp:
@@ -199,42 +198,3 @@ class SamplingParams:
         for name in ("logprobs", "prompt_logprobs"):
             if (getattr(self, name) or 0) > vocab_size:
                 raise ConfigError(f"{name} is {getattr(self, name)}; the vocabulary has {vocab_size} tokens")
-
-
-def _listed(name: str, values: Any, allowed: str) -> tuple[Any, ...]:
-    """A list as a tuple; None is an empty one, a text alone a list of it."""
-    if values is None or isinstance(values, str):
-        return () if values is None else (values,)
-    try:
-        return tuple(values)
-    except TypeError as error:
-        raise ConfigError(f"{name} is {values!r}; allowed: a list of {allowed}") from error
-
-
-def _token_ids(name: str, ids: Any) -> tuple[int, ...]:
-    return tuple(_integer(f"a token id of {name}", token, 0, "0 or above") for token in _listed(name, ids, "token ids"))
-
-
-def _check_number(name: str, value: Any, is_allowed: Callable[[float], bool], allowed: str) -> None:
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    # Whole numbers beyond what a float holds are refused like infinity; NaN compares false.
-    if not is_number or not abs(value) <= sys.float_info.max or not is_allowed(value):
-        raise ConfigError(
-            f"{name} is {_short(value)}; allowed: {allowed}{'' if is_number else ', a Python int or float'}"
-        )
-
-
-def _integer(name: str, value: Any, lowest: int, allowed: str) -> int:
-    """As a plain int: numpy's are taken too, True and False are not."""
-    try:
-        number = None if isinstance(value, bool) else operator.index(value)
-    except TypeError:
-        number = None
-    if number is None or number < lowest:
-        raise ConfigError(f"{name} is {value!r}; allowed: {allowed}{'' if number is not None else ', a whole number'}")
-    return number
-
-
-def _short(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 60 else text[:57] + "..."

@@ -15,6 +15,7 @@ from foreword.checkpoint.opened import Checkpoint, open_checkpoint
 from foreword.checkpoint.pairing import Pairing, Vocabulary, pair
 from foreword.checkpoint.paths import is_there, local_path
 from foreword.errors import ConfigError, UnsupportedArchitectureError
+from foreword.progress import reporting, silent
 from foreword.runtime.base import Decoder, Runtime, WeightSource
 from foreword.runtime.select import NATIVE_DTYPES, RuntimeChoice, check_threads, choose_runtime, make_runtime
 from foreword.target.model_source import ModelSource
@@ -151,7 +152,6 @@ def _draft_through_transformers(
 def _folder_of(model: str | Path) -> Path | None:
     """Where the model's files are; a hub model has been fetched already."""
     from foreword.checkpoint.hub import fetch_from_hub, is_hub_name
-    from foreword.checkpoint.progress import silent
 
     path = local_path(model)
     if is_there(path) or not is_hub_name(str(model)):
@@ -172,7 +172,8 @@ def _load(
     if vocab_size is not None and vocab_size < spec.vocab_size:
         weights = TrimmedVocab(weights, vocab_size)
         spec = replace(spec, vocab_size=vocab_size)
-    return LoadedModel(checkpoint, choice, runtime.decoder(spec, weights), runtime)
+    with reporting(show_progress):
+        return LoadedModel(checkpoint, choice, runtime.decoder(spec, weights), runtime)
 
 
 @final

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 
 from foreword.bench.fidelity import LOGIT_TOLERANCE, explain_difference
 from foreword.bench.intervals import Ratio, ratio_of
-from foreword.config import DraftConfig
+from foreword.draft.draft_config import DraftConfig
 from foreword.engine.llm import LLM
 from foreword.engine.result import Result
 from foreword.sampling.drafting_params import DraftingParams
@@ -63,8 +63,7 @@ class Arm:
 
 def remembers(config: DraftConfig) -> bool:
     """Whether a drafter carries over from one request to the next what it has seen."""
-    recycles = "recycling" in config.method.split(",") and not config.recycling_per_request
-    return recycles or config.suffix_decoding_max_cached_requests > 0
+    return any(member.type.remembers(member.options) for member in config.members)
 
 
 class Bench:
@@ -106,19 +105,33 @@ class Bench:
         for llm in [self.plain, *{id(arm.llm): arm.llm for arm in arms}.values()]:
             llm.generate([prompt.token_ids], params)
 
-    def run(self, arms: Sequence[Arm], prompt: TunePrompt, on_answer: Callable[[], None]) -> None:
-        """One prompt through plain decoding and every arm, the order turning from prompt to prompt."""
+    def run(
+        self,
+        arms: Sequence[Arm],
+        prompt: TunePrompt,
+        on_answer: Callable[[], None],
+        is_over: Callable[[], bool] = lambda: False,
+    ) -> bool:
+        """One prompt through plain decoding and every arm, the order turning from prompt to prompt.
+
+        Nothing is begun once `is_over`; what was answered until then is kept where it can be compared. Whether all was.
+        """
         llms: list[Arm | None] = [None, *arms]
         first = self._turn % len(llms)
         self._turn += 1
         answers: dict[int, Result] = {}
         for arm in llms[first:] + llms[:first]:
+            if is_over():
+                break
             answers[id(arm)] = self._answer(arm, prompt)
             on_answer()
-        plain = answers[id(None)]
-        self.plain_results.append(plain)
-        for arm in arms:
-            self._compare(arm, plain, answers[id(arm)])
+        plain = answers.get(id(None))
+        if plain is not None:
+            self.plain_results.append(plain)
+            for arm in arms:
+                if id(arm) in answers:
+                    self._compare(arm, plain, answers[id(arm)])
+        return len(answers) == len(llms)
 
     def _answer(self, arm: Arm | None, prompt: TunePrompt) -> Result:
         if arm is None:

@@ -5,9 +5,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from foreword.config import DraftConfig
+from foreword.draft.draft_config import DraftConfig
+from foreword.draft.names import parse_method
 from foreword.engine.machine_key import machine_key
-from foreword.engine.profile_file import Profile, model_facts, settings_of
+from foreword.engine.profile_file import Profile, model_facts
 from foreword.tune.draft_model_fit import PairFacts
 from foreword.tune.measure import Arm
 from foreword.tune.search import Outcome, doubt
@@ -25,7 +26,7 @@ def profile_of(outcome: Outcome) -> Profile:
         dtype=model.choice.dtype,
         kv_dtype=model.choice.kv_dtype,
         threads=getattr(model.runtime, "threads", None),
-        drafter=settings_of(config),
+        drafter=config.settings,
         policy="fixed" if winner is None else winner.candidate.policy,
         measured=({} if winner is None else arm_facts(winner)) | {"plain_tok_per_s": plain_tok_per_s(outcome)},
     )
@@ -34,11 +35,11 @@ def profile_of(outcome: Outcome) -> Profile:
 def winner_config(arm: Arm) -> DraftConfig:
     """Its settings, the number of nodes included; files by paths that hold in every folder."""
     config = arm.llm.config
-    parts = [part.partition("=") for part in config.method.split(",")]
+    parts = parse_method(config.method)
     return replace(
         config,
-        method=",".join(f"{name}{equals}{_absolute(path)}" for name, equals, path in parts),
-        model=None if config.model is None else _absolute(config.model),
+        method=",".join(name if path is None else f"{name}={_absolute(path)}" for name, path in parts),
+        path=None if config.path is None else _absolute(config.path),
         num_speculative_tokens=arm.num_nodes,
     )
 
@@ -109,11 +110,17 @@ def answer(outcome: Outcome, profile_path: str | None) -> str:
             f"same words in all of {len(winner.results)} answers.{use}"
         )
     best = next((arm for arm in outcome.arms if arm.fault is None and arm.pairs), None)
+    if best is None and any(arm.fault is None for arm in outcome.arms):
+        return (
+            f"Too little to tell: no answer ended in {outcome.seconds:.0f} s that could be compared. Give a longer --time-budget or "
+            "fewer --max-tokens. Decode plainly (--drafter none) until then."
+        )
     if best is None:
         return "No: nothing could be measured that says the same words; decode plainly (--drafter none)."
     comes_to = f"{best.candidate.label}, comes to {best.speed.value:.2f} times plain decoding{_interval(best)}"
     too = "; the profile says so too" if use else ""
-    if (reason := doubt(best)) is not None:
+    cut = "the time was over before the best were timed against each other" if outcome.is_cut else None
+    if (reason := cut or doubt(best)) is not None:
         return (
             f"Too little to tell: the best, {comes_to}, but {reason}. Give more prompts (--prompts) or a longer --time-budget, and let "
             f"nothing else run. Decode plainly (--drafter none) until then{too}."

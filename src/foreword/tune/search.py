@@ -4,9 +4,11 @@
     heat 2   the best two, and variants of their settings   0.3
     heat 3   the best three, timed anew                      0.3
 
-The last heat's times alone are reported for those in it: whoever won a heat did so partly by luck.
+The last heat's times alone are reported for those in it: whoever won a heat did so partly by luck. A heat may take longer
+than its share to give each its least prompts; no answer is begun that would end after the whole budget.
 """
 
+import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -36,11 +38,12 @@ class Outcome:
     refused: dict[str, str] = field(default_factory=dict)  # candidates that could not be used, and why
     pairs: dict[str, PairFacts] = field(default_factory=dict)  # by candidate's name
     seconds: float = 0.0
+    is_cut: bool = False  # the time was over before the best were timed against each other
 
     @property
     def winner(self) -> Arm | None:
-        """The fastest of those that surely pay; None where plain decoding is the thing to do."""
-        return next((arm for arm in self.arms if pays(arm)), None)
+        """The fastest of those that surely pay; None where plain decoding is the thing to do, or nobody knows."""
+        return None if self.is_cut else next((arm for arm in self.arms if pays(arm)), None)
 
 
 def pays(arm: Arm) -> bool:
@@ -69,21 +72,32 @@ class Search:
     Args:
         bench: with the target.
         prompts: at least one.
-        budget_s: for everything; a heat that has begun ends with its least prompts.
+        budget_s: for everything. No answer is begun that would not end within it; the first one alone may take longer.
         say: told what is happening.
         on_answer: called after every answer.
+        clock: seconds that pass.
     """
 
     def __init__(
-        self, bench: Bench, prompts: Sequence[TunePrompt], budget_s: float, say: Say, on_answer: Callable[[], None]
+        self,
+        bench: Bench,
+        prompts: Sequence[TunePrompt],
+        budget_s: float,
+        say: Say,
+        on_answer: Callable[[], None],
+        clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         self.bench, self.prompts, self.budget_s = bench, prompts, budget_s
-        self._say, self._on_answer = say, on_answer
+        self._say, self._on_answer, self._clock = say, on_answer, clock
+        self._end_s = math.inf
+        self._begun_s = 0.0  # the answer that is under way
+        self._longest_s = 0.0  # that an answer took
         self.outcome = Outcome(bench, [])
 
     def run(self, candidates: Sequence[Candidate]) -> Outcome:
         """Measure, choose, measure again."""
-        start_s = time.perf_counter()
+        start_s = self._clock()
+        self._end_s = start_s + self.budget_s
         deadlines = [start_s + self.budget_s * sum(_SHARES[: i + 1]) for i in range(len(_SHARES))]
         self._look_at_pairs(candidates)
         first = self._heat("every drafter as it comes", self._build(candidates), 0, deadlines[0], rounds=1)
@@ -92,12 +106,23 @@ class Search:
         others = self._build([new for arm in bred for new in self._variants(arm)])
         second = self._heat("other settings of the best", [*bred, *others] if others else [], 1, deadlines[1], rounds=1)
         finalists = _ranked([*first, *(arm for arm in second if arm not in first)])[:_FINALISTS]
-        for arm in finalists:
-            arm.begin_anew()
-        self._heat("the best against each other", finalists, 2, deadlines[2], rounds=_MOST_ROUNDS)
+        self.outcome.is_cut = bool(finalists) and self._is_over()
+        if not self.outcome.is_cut:
+            for arm in finalists:
+                arm.begin_anew()
+            self._heat("the best against each other", finalists, 2, deadlines[2], rounds=_MOST_ROUNDS)
         self.outcome.arms = [*_ranked(finalists), *_ranked([a for a in self.outcome.arms if a not in finalists])]
-        self.outcome.seconds = time.perf_counter() - start_s
+        self.outcome.seconds = self._clock() - start_s
         return self.outcome
+
+    def _is_over(self) -> bool:
+        """Whether an answer that is begun now would not end in time, if it took as long as the longest so far."""
+        self._begun_s = self._clock()
+        return self._begun_s >= self._end_s or self._begun_s + self._longest_s > self._end_s
+
+    def _answered(self) -> None:
+        self._longest_s = max(self._longest_s, self._clock() - self._begun_s)
+        self._on_answer()
 
     def _build(self, candidates: Sequence[Candidate]) -> list[Arm]:
         """Those that can be built; the others are refused, with the reason."""
@@ -113,23 +138,26 @@ class Search:
 
     def _heat(self, title: str, arms: list[Arm], number: int, deadline_s: float, *, rounds: int) -> list[Arm]:
         """Prompts in turn until the time is over, or each has had its rounds."""
-        if not arms:
+        if not arms or self._is_over():
             return []
         self._say(f"{title}: {', '.join(arm.candidate.label for arm in arms)}")
         self.bench.warm_up(arms, self.prompts[0])
         least = _LEAST_PROMPTS[number]
-        most = max(rounds * len(self.prompts), least)
+        most = max(rounds * len(self.prompts), LEAST_PAIRS if rounds > 1 else least)
         for index in range(most):
             if index % len(self.prompts) == 0:
                 self.bench.begin_round(arms)
-            begun_s = time.perf_counter()
+            begun_s = self._clock()
             running = [arm for arm in arms if arm.fault is None]
-            self.bench.run(running, self.prompts[index % len(self.prompts)], self._on_answer)
-            ended_s = time.perf_counter()
+            prompt = self.prompts[index % len(self.prompts)]
+            if not self.bench.run(running, prompt, self._answered, self._is_over):
+                break
+            ended_s = self._clock()
             if index + 1 >= least and 2 * ended_s - begun_s > deadline_s:
                 break
         for arm in _ranked(arms):
-            self._say(f"  {arm.candidate.label}: {arm.fault or f'{arm.speed.value:.2f} x'}")
+            speed = f"{arm.speed.value:.2f} x" if arm.pairs else "not timed"
+            self._say(f"  {arm.candidate.label}: {arm.fault or speed}")
         return arms
 
     def _variants(self, arm: Arm) -> list[Candidate]:
@@ -143,9 +171,9 @@ class Search:
 
     def _look_at_pairs(self, candidates: Sequence[Candidate]) -> None:
         for candidate in candidates:
-            if candidate.config.method == "draft_model" and candidate.config.model is not None:
+            if candidate.config.method == "draft_model" and candidate.config.path is not None:
                 try:
-                    facts = look_at_pair(self.bench.model, candidate.config.model)
+                    facts = look_at_pair(self.bench.model, candidate.config.path)
                 except ForewordError:
                     continue  # building the arm fails with the same words, and says them
                 self.outcome.pairs[candidate.name] = facts

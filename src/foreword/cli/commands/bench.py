@@ -19,6 +19,7 @@ from foreword.cli.bench_run import (
 )
 from foreword.cli.output import note
 from foreword.cli.prompt_file import read_prompts
+from foreword.draft.names import split_list
 from foreword.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -173,7 +174,7 @@ def _check_outputs(outputs: dict[str, Path | None]) -> None:
 
 
 def _split(option: str, text: str) -> list[str]:
-    parts = [part.strip() for part in text.split(",")]
+    parts = split_list(text)
     if not all(parts):
         raise ConfigError(f"{option} is {text!r}; allowed: one or several, with commas between and none of them empty")
     return parts

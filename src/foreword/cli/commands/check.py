@@ -14,7 +14,7 @@ from foreword.sampling.params import SamplingParams
 
 if TYPE_CHECKING:
     from foreword.bench.check_run import Mode, Prompt
-    from foreword.config import DraftConfig
+    from foreword.draft.draft_config import DraftConfig
     from foreword.engine.llm import LLM
 
 _PROMPTS = "Prompts"
@@ -92,7 +92,7 @@ def _load(model: str | None, draft: dict[str, Any], **options: Any) -> "LLM":
 
 def _chosen(draft: dict[str, Any]) -> "DraftConfig":
     """What the options of speculation come to."""
-    from foreword.config import draft_config, parse_draft_config
+    from foreword.draft.draft_config import draft_config, parse_draft_config
     from foreword.engine.profile_file import read_profile
 
     if "speculative_config" in draft:
@@ -143,7 +143,6 @@ def _provenance(llm: "LLM", prompts: Path | None, params: SamplingParams) -> dic
     """What was run, and where, so that it can be run again."""
     import hashlib
     import platform
-    from dataclasses import asdict
     from importlib.metadata import version
 
     from foreword import __version__
@@ -160,7 +159,7 @@ def _provenance(llm: "LLM", prompts: Path | None, params: SamplingParams) -> dic
         "runtime": choice.name,
         "dtype": choice.dtype,
         "device": choice.device,
-        "drafter": {name: value for name, value in asdict(llm.config).items() if value is not None},
+        "drafter": llm.config.settings,
         "verifier": llm.engine.parts.verifier.name,
         "batch_size": llm.engine.batch_size,
         "prompts": "demo" if prompts is None else str(prompts),

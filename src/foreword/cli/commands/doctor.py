@@ -1,20 +1,59 @@
 """`foreword doctor`: what this machine offers, what is missing, and what that costs."""
 
-from typing import Any
+import sys
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
 
 from foreword.cli import options as opt
-from foreword.cli.output import console, print_json
+from foreword.cli.output import console, count_text, print_json
+
+if TYPE_CHECKING:
+    from foreword.bench.cache_check import CacheCheck
 
 
-def doctor(json: opt.Json = False) -> None:
+def doctor(
+    json: opt.Json = False,
+    verify: Annotated[
+        bool,
+        typer.Option(
+            "--verify", help="Compare every file of the cache with its checksums; exit code 1 if one is damaged."
+        ),
+    ] = False,
+) -> None:
     """Say what was found on this machine, what is missing, what it costs and what to do."""
     from foreword.bench.machine_facts import machine_facts
 
     facts = machine_facts()
+    found = _check_cache() if verify else None
     if json:
-        print_json(facts)
+        print_json(facts | ({"cache_check": found.as_json()} if found else {}))
     else:
         _print_facts(facts)
+        if found:
+            _print_check(found)
+    if found and found.damaged:
+        raise typer.Exit(1)
+
+
+def _check_cache() -> "CacheCheck":
+    from foreword.bench.cache_check import check_cache
+    from foreword.cache_folder import cache_folder
+    from foreword.progress import reporting
+
+    with reporting(sys.stderr.isatty()) as report:
+        return check_cache(cache_folder(), report)
+
+
+def _print_check(found: "CacheCheck") -> None:
+    screen = console()
+    state = {0: "none is damaged", 1: "1 is damaged"}.get(len(found.damaged), f"{len(found.damaged)} are damaged")
+    screen.print(f"\ncache: {count_text(found.num_files, 'file')} of {found.num_bytes / 1e6:,.0f} MB compared, {state}")
+    for damaged in found.damaged:
+        what = "removed; it is made again when it is next needed" if damaged.is_removed else "it cannot be removed"
+        screen.print(f"- {damaged.problem}: {what}")
+    if found.num_leftovers:
+        screen.print(f"- {count_text(found.num_leftovers, 'leftover')} of stopped programs removed")
 
 
 def _print_facts(facts: dict[str, Any]) -> None:

@@ -11,7 +11,7 @@ import typer
 
 from foreword.cli import options as opt
 from foreword.cli.output import note
-from foreword.cli.prompt_file import read_prompts
+from foreword.cli.prompt_file import PromptLine, read_prompts
 from foreword.errors import ConfigError, UnknownNameError
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 METHOD_NAMES = ("eagle3", "eagle", "medusa", "draft_model", "medusa2", "ngram_lm")
 _DATA, _TRAIN = "Data", "Training"
 _SOME_PROMPTS = 5000  # of its own: an answer of 200 tokens to each is a million tokens
-_LEAST_LOOK_S, _LONGEST_LOOK_S = 1.0, 8.0  # at the speed, after the training
+_LONGEST_LOOK_S = 8.0  # at the speed, after the training
 
 
 def train(
@@ -109,20 +109,12 @@ def train(
     ] = 48,
 ) -> None:
     """Train a drafter for a model on the model's own answers. Run it again to go on after a break."""
-    begun_s = time.perf_counter()
+    begun_s = time.monotonic()
     if method not in METHOD_NAMES:
         raise UnknownNameError("method", method, METHOD_NAMES)
-    if out.is_file():
-        raise ConfigError(f"--out is the file {out}; allowed: a folder, new or of an earlier run")
-    for option, folder in {"--out": out, "--data": data}.items():
-        if folder is not None:
-            check_can_write(option, folder)
-    if own_prompts < 0 or not (prompts or own_prompts):
-        raise ConfigError(
-            f"--own-prompts is {own_prompts}, with {len(prompts or [])} files of --prompts; allowed: 0 or above, above 0 without files: "
-            f"let the model write some, such as --own-prompts {_SOME_PROMPTS}"
-        )
-    lines = [(path, line) for path in prompts or [] for line in read_prompts(path)]
+    _check_folders(out, data)
+    lines = _prompt_lines(prompts or [], own_prompts)
+    num_given = len({_id_of(path, line) for path, line in lines})
     budget_s, eval_s = opt.parse_duration("--time-budget", time_budget), opt.parse_duration("--eval-every", eval_every)
     licences = _licences(licence or [])
 
@@ -162,18 +154,15 @@ def train(
         show_progress=sys.stderr.isatty(),
     )
 
-    from foreword.cli.render.train_report import drafter_text, kept_text, reporting, result_text, speeds_text, use_text
-    from foreword.train.data.self_distill import AnswerStore
-    from foreword.train.loop.session import live_prompts, live_tokens
+    from foreword.cli.render.train_report import kept_text, reporting, result_text, use_text
+    from foreword.train.loop.session import live_tokens
     from foreword.train.loop.session import train as run
-    from foreword.train.out.live_speed import measure_speeds
 
     try:
         with reporting() as reporter:
             if own_prompts:
-                lines += _own_lines(
-                    llm, own_prompts, data or out / "data", seed, reporter, _own_share(method) * budget_s
-                )
+                most_s, least = _own_share(method) * budget_s, min(max(0, 2 - num_given), own_prompts)
+                lines += _own_lines(llm, own_prompts, data or out / "data", seed, reporter, most_s, least)
             questions = _questions(llm, lines)
             progress = run(
                 method, llm, questions, out, settings, reporter, data=data, licences=licences, begun_s=begun_s
@@ -182,9 +171,46 @@ def train(
         note(kept_text(out, data))
         raise
     note(result_text(progress, use_text(method, out)))
+    _look_at_speed(llm, method, out, data, live_tokens(settings), begun_s + budget_s - time.monotonic())
+
+
+def _check_folders(out: Path, data: Path | None) -> None:
+    if out.is_file():
+        raise ConfigError(f"--out is the file {out}; allowed: a folder, new or of an earlier run")
+    for option, folder in {"--out": out, "--data": data}.items():
+        if folder is not None:
+            check_can_write(option, folder)
+
+
+def _prompt_lines(prompts: list[Path], own_prompts: int) -> list[tuple[Path, PromptLine]]:
+    """What is in the files; `ConfigError` where that and the model's own are too few, whatever the model writes."""
+    if own_prompts < 0 or not (prompts or own_prompts):
+        raise ConfigError(
+            f"--own-prompts is {own_prompts}, with {len(prompts)} files of --prompts; allowed: 0 or above, above 0 without files: "
+            f"let the model write some, such as --own-prompts {_SOME_PROMPTS}"
+        )
+    lines = [(path, line) for path in prompts for line in read_prompts(path)]
+    num_given = len({_id_of(path, line) for path, line in lines})
+    if num_given + own_prompts < 2:
+        raise ConfigError(
+            f"there is 1 prompt ({num_given} in --prompts, {own_prompts} in --own-prompts); 2 are needed, one to train on and one to "
+            f"measure on, and hundreds to learn much"
+        )
+    return lines
+
+
+def _look_at_speed(llm: "LLM", method: str, out: Path, data: Path | None, max_tokens: int, left_s: float) -> None:
+    """Say whether the drafter is faster here, in what is left of the time budget."""
+    from foreword.cli.render.train_report import drafter_text, speeds_text
+    from foreword.train.data.answers import AnswerStore
+    from foreword.train.loop.session import live_prompts
+    from foreword.train.out.live_speed import measure_speeds
+
+    if left_s <= 0:
+        note(f"no time is left to see how fast it is; ask 'foreword tune --drafters auto,{drafter_text(method, out)}'")
+        return
     prompts_ids = live_prompts(AnswerStore(data or out / "data").read())
-    limit_s = min(max(begun_s + budget_s - time.perf_counter(), _LEAST_LOOK_S), _LONGEST_LOOK_S)
-    speeds = measure_speeds(llm.model, method, out, prompts_ids, live_tokens(settings), limit_s)
+    speeds = measure_speeds(llm.model, method, out, prompts_ids, max_tokens, min(left_s, _LONGEST_LOOK_S))
     if speeds is not None:
         note(speeds_text(speeds, drafter_text(method, out)))
 
@@ -220,9 +246,9 @@ def _own_share(method: str) -> float:
     return 0.2 if method == "ngram_lm" else 0.1
 
 
-def _own_lines(llm: "LLM", num: int, data: Path, seed: int, reporter: "Reporter", most_s: float) -> list:
+def _own_lines(llm: "LLM", num: int, data: Path, seed: int, reporter: "Reporter", most_s: float, least: int) -> list:
     """The prompts of the model's own, written once: those that were answered stay as they are."""
-    from foreword.train.data.self_distill import AnswerStore
+    from foreword.train.data.answers import AnswerStore
     from foreword.train.data.self_prompts import NAME, write_own_prompts
 
     path = data / f"{NAME}.jsonl"
@@ -234,8 +260,13 @@ def _own_lines(llm: "LLM", num: int, data: Path, seed: int, reporter: "Reporter"
             )
         return [(path, line) for line in read_prompts(path, num)]
     reporter.phase("the model writes prompts", most_s, "prompts")
-    write_own_prompts(llm, path, num, seed, reporter.data, time.monotonic() + most_s)
+    write_own_prompts(llm, path, num, seed, reporter.data, time.monotonic() + most_s, least=least)
     return [(path, line) for line in read_prompts(path, num)]
+
+
+def _id_of(path: Path, line: PromptLine) -> str:
+    """What a prompt is called in the answers; lines without a name by their number."""
+    return line.id if isinstance(line.id, str) else f"{path.stem}/{line.id}"
 
 
 def _questions(llm: "LLM", lines: list) -> "list[Question]":
@@ -253,8 +284,7 @@ def _questions(llm: "LLM", lines: list) -> "list[Question]":
                 raise
             num_long += 1
             continue
-        name = line.id if isinstance(line.id, str) else f"{path.stem}/{line.id}"
-        questions.append(Question(name, line.category, path.stem, tuple(prompt_ids)))
+        questions.append(Question(_id_of(path, line), line.category, path.stem, tuple(prompt_ids)))
     if num_long:
         are = (
             "prompt is longer than the model's context and was"

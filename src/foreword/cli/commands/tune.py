@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from foreword.cli import options as opt
-from foreword.cli.output import count_text, note, print_json
+from foreword.cli.output import count_text, note, print_json, time_bar
 from foreword.cli.prompt_file import PromptLine, check_limit, read_prompts
 from foreword.errors import ConfigError
 from foreword.sampling.params import SamplingParams
@@ -88,9 +88,10 @@ def tune(
     candidates = _candidates(bench.plain, named, draft_model or [])
     note(
         f"{loaded.checkpoint.source} on {loaded.choice.name} {loaded.choice.dtype}: {count_text(len(candidates), 'candidate')}, "
-        f"{count_text(len(asked), 'prompt')}, about {budget_s:.0f} s"
+        f"{count_text(len(asked), 'prompt')}, at most {budget_s:.0f} s"
     )
-    outcome = Search(bench, asked, budget_s, note, lambda: None).run(candidates)
+    with time_bar("measuring", budget_s) as tick:
+        outcome = Search(bench, asked, budget_s, note, tick).run(candidates)
     found = profile_of(outcome)
     write_profile(out, found)
     if json:

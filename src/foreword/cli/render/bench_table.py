@@ -5,6 +5,7 @@ from typing import Any
 
 from rich.table import Table
 
+from foreword.bench.intervals import TOO_LITTLE
 from foreword.bench.wording import (
     against_rivals,
     conditions,
@@ -32,6 +33,8 @@ def print_summary(data: Mapping[str, Any]) -> None:
         for row in mode["rows"]:
             if row["gate"]["status"] not in ("same", "law"):
                 screen.print(f"{row['label']}: {row['gate']['reason']}")
+            if row["verdict"] == TOO_LITTLE:
+                screen.print(f"{row['label']}: {TOO_LITTLE} whether it is faster; give more prompts or --repeats")
         if mode["auto_against_best_fixed"]:
             worst = min(mode["auto_against_best_fixed"].items(), key=lambda item: item[1])
             screen.print(f"auto against the best fixed choice of each category: {worst[1]:.2f} at least ({worst[0]})")

@@ -1,12 +1,10 @@
 """What `foreword inspect` says of a model: from its headers alone, no weights are read."""
 
-import re
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from foreword.checkpoint.opened import Checkpoint
 from foreword.config import TORCH_DTYPES, ModelSpec
-from foreword.draft.registry import DRAFTERS
+from foreword.draft.registry import drafter_types
 
 if TYPE_CHECKING:
     from foreword.target.load_model import LoadedModel
@@ -15,7 +13,6 @@ if TYPE_CHECKING:
 # Bytes a weight in memory; int8 and int4 hold their scales besides, which is little more.
 _BYTES_PER_WEIGHT = {"float32": 4.0, "bfloat16": 2.0, "int8": 1.0, "int4": 0.5}
 _KV_BYTES = {"torch float32": 4, "native, torch bfloat16": 2}
-_KEY = re.compile(r" ?\[[a-z]+\d[^\]]*\]")
 
 
 def model_facts(checkpoint: Checkpoint) -> dict[str, Any]:
@@ -54,14 +51,8 @@ def _facts(model: "ModelSource", weight_sizes: dict[str, float], kv_sizes: dict[
         "tokenizer": _tokenizer(model),
         "weight_bytes": {dtype: int(spec.num_parameters * size) for dtype, size in weight_sizes.items()},
         "kv_bytes_per_token": {name: spec.kv_bytes_per_token(size) for name, size in kv_sizes.items()},
-        "drafters": {name: drafter_help(name) for name in DRAFTERS},
+        "drafters": {one.name: one.summary for one in drafter_types()},
     }
-
-
-def drafter_help(name: str) -> str:
-    """The first sentence of a drafter's own file, without its source."""
-    text = import_module(DRAFTERS[name]).__doc__ or ""
-    return _KEY.sub("", text.partition("\n")[0]).rstrip(".")
 
 
 def _sizes(spec: ModelSpec) -> dict[str, Any]:

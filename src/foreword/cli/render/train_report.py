@@ -3,7 +3,7 @@
 import math
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,13 +23,15 @@ _PAYS, _LEAST_PROMPTS = 1.02, 4  # times as fast; held-out prompts that say so
 class _Phase:
     """How fast a phase is and how long it takes: never longer than it may."""
 
-    def __init__(self, most_s: float = math.inf, unit: str = "tokens") -> None:
-        self._end_s, self.unit = time.monotonic() + most_s, unit
+    def __init__(
+        self, most_s: float = math.inf, unit: str = "tokens", clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._end_s, self.unit, self._clock = clock() + most_s, unit, clock
         self._first: tuple[float, int] | None = None
 
     def rate_text(self, done: int, total: int) -> str:
         """How many a second since the first call, and the time left; empty before there are any."""
-        now = time.monotonic()
+        now = self._clock()
         if self._first is None:
             self._first = now, done
         seconds, count = now - self._first[0], done - self._first[1]
@@ -42,25 +44,25 @@ class _Phase:
 class LineReporter:
     """A line on stderr at each phase and measurement, and every 20 seconds."""
 
-    def __init__(self) -> None:
-        self._shown_s = 0.0
-        self._phase = _Phase()
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._shown_s, self._clock = 0.0, clock
+        self._phase = _Phase(clock=clock)
 
     def phase(self, text: str, most_s: float = math.inf, unit: str = "tokens") -> None:
         """Say what begins."""
-        self._phase = _Phase(most_s, unit)
+        self._phase = _Phase(most_s, unit, self._clock)
         note(text)
 
     def data(self, done: int, total: int) -> None:
         """Count, rate, time left."""
-        now, rate = time.monotonic(), self._phase.rate_text(done, total)
+        now, rate = self._clock(), self._phase.rate_text(done, total)
         if now - self._shown_s >= _LINE_EVERY_S:
             self._shown_s = now
             note(f"  {done:,} of {total:,} {self._phase.unit}{rate}")
 
     def status(self, status: "Status") -> None:
         """Loss, accuracy by depth, rate, time left."""
-        now = time.monotonic()
+        now = self._clock()
         if now - self._shown_s >= _LINE_EVERY_S or status.measures is not None:
             self._shown_s = now
             note(f"  {100 * status.done:5.1f} %, {status_text(status)}, {_clock(status.left_s)} left")

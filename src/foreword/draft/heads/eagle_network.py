@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 
 from foreword.checkpoint.drafter_kind import card_of
-from foreword.checkpoint.hf_config import FAMILIES, spec_from_config
+from foreword.checkpoint.families import FAMILIES
+from foreword.checkpoint.hf_config import spec_from_config
 from foreword.checkpoint.options import Options
 from foreword.checkpoint.reading import reading
 from foreword.checkpoint.shared_weights import BorrowedWeights

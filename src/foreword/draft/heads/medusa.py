@@ -10,7 +10,7 @@ node at which place was measured when the heads were trained and stands in their
 """
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import final
 
 import numpy as np
@@ -19,13 +19,15 @@ from torch import Tensor
 
 from foreword.checkpoint.opened import Checkpoint
 from foreword.checkpoint.trained_drafters import trained_drafter
-from foreword.config import DraftConfig
+from foreword.config import MAX_SPECULATIVE_TOKENS
 from foreword.draft.base import BaseDrafter, DraftNeed, Drawn, Plan, RequestView, known_ids
+from foreword.draft.drafter_type import DrafterSettings, DrafterType
 from foreword.draft.heads.medusa_files import open_heads
 from foreword.draft.heads.medusa_guess import NO_TOKEN, CandidateMaker, Candidates
 from foreword.draft.heads.medusa_network import MedusaNetwork, load_heads
 from foreword.draft.heads.medusa_tree import Template, cut
 from foreword.draft.model.draft_vocab import drafted_ids
+from foreword.draft.options import DrafterOptions, option
 from foreword.errors import ConfigError
 from foreword.runtime.base import PassOutput
 from foreword.sampling.draft_sampling import DraftMode
@@ -37,25 +39,41 @@ from foreword.verify.verdict import Verdict
 DEFAULT_NODES = 8  # where the card names no number
 
 
+@dataclass(frozen=True, kw_only=True)
+class MedusaOptions(DrafterOptions):
+    """What the tree may hold."""
+
+    draft_tree_width: int | None = option(
+        None, "most candidates per node; 1 drafts a chain, None as the calibrated tree", lowest=1, highest=64
+    )
+    draft_tree_depth: int | None = option(
+        None, "most tokens in a row; None for all heads", lowest=1, highest=MAX_SPECULATIVE_TOKENS
+    )
+    draft_vocab: str | None = option(None, "draft only the tokens of this list of ids (.pt or .json) [frspec25]")
+
+
 @final
 class MedusaDrafter(BaseDrafter):
     """Drafts with Medusa heads.
 
     Args:
         network: the heads, loaded beside their target.
-        config: most candidates a node, depth and whose noise; what it leaves open the card says.
+        options: most candidates per node, and depth; what they leave open the card says.
+        draft_mode: whose noise draws guesses.
     """
 
     name = "medusa"
     need = DraftNeed(hidden=True, can_miss=True)
 
-    def __init__(self, network: MedusaNetwork, config: DraftConfig) -> None:
-        self.network, self._width = network, config.draft_tree_width
-        self._depth = min(network.heads.num_heads, config.draft_tree_depth or network.heads.num_heads)
+    def __init__(
+        self, network: MedusaNetwork, options: MedusaOptions, draft_mode: DraftMode = DraftMode.SHARED
+    ) -> None:
+        self.network, self._width = network, options.draft_tree_width
+        self._depth = min(network.heads.num_heads, options.draft_tree_depth or network.heads.num_heads)
         self.drawn = Drawn.CHAINS if self._width == 1 else Drawn.TREES
         said = network.settings.get("num_speculative_tokens")
         self.default_num_nodes = said if isinstance(said, int) and said > 0 else DEFAULT_NODES
-        self._maker = CandidateMaker(network.vocab, DraftMode[config.draft_noise.upper()])
+        self._maker = CandidateMaker(network.vocab, draft_mode)
         self._shapes: dict[tuple[int, int], Template] = {}  # by nodes and depth
         self._hidden: dict[int, tuple[int, Tensor]] = {}  # by request: tokens read, state of the last of them
 
@@ -134,13 +152,13 @@ def _filled(known: Sequence[int], template: Template, candidates: Candidates) ->
     return replace(tree.subset(keep), shape_is_fixed=True)
 
 
-def make(config: DraftConfig, target: Target) -> MedusaDrafter:
-    """For the registry: loads the heads beside the target, on its runtime."""
+def make(settings: DrafterSettings, target: Target) -> MedusaDrafter:
+    """Loads the heads beside the target, on its runtime."""
     beside = target.model
     if beside is None:
         raise ConfigError("drafter medusa is loaded beside a target that was loaded by name; this one was not")
     theirs = beside.checkpoint if isinstance(beside.checkpoint, Checkpoint) else None
-    path = config.model
+    path = settings.path
     if path is None and theirs is not None:
         path = trained_drafter("medusa", theirs.fingerprint)
     if path is None:
@@ -148,5 +166,19 @@ def make(config: DraftConfig, target: Target) -> MedusaDrafter:
             "drafter medusa needs heads made for this model, and none come with foreword; give some as medusa=PATH (a "
             "folder, a file medusa_lm_head.pt or a hub id), or train them with 'foreword train medusa'"
         )
-    ids = drafted_ids(config, beside)
-    return MedusaDrafter(load_heads(open_heads(path), target.spec, theirs, beside.runtime, ids), config)
+    ids = drafted_ids(settings.options.draft_vocab, beside)
+    heads = load_heads(open_heads(path), target.spec, theirs, beside.runtime, ids)
+    return MedusaDrafter(heads, settings.options, settings.draft_mode)
+
+
+MEDUSA = DrafterType(
+    name="medusa",
+    summary="Medusa: heads predict several tokens ahead from the model's last hidden state; a calibrated tree",
+    needs="trained heads",
+    fits="one model served for long",
+    make=make,
+    options=MedusaOptions,
+    takes="PATH",
+    runs_model=True,
+    reads_states=True,
+)

@@ -11,8 +11,8 @@ from pathlib import Path
 
 from foreword.checkpoint.drafter_folder import open_tensors
 from foreword.checkpoint.opened import Checkpoint
-from foreword.config import DraftConfig
-from foreword.draft.heads.medusa import MedusaDrafter
+from foreword.draft.drafter_type import DrafterSettings, DrafterType
+from foreword.draft.heads.medusa import MedusaDrafter, MedusaOptions
 from foreword.draft.heads.medusa_files import FILES, MedusaFiles, open_heads
 from foreword.draft.heads.medusa_network import load_heads
 from foreword.draft.model.draft_vocab import drafted_ids
@@ -23,24 +23,25 @@ METHOD, FOLDER = "medusa2", "medusa"
 _WITHIN = "medusa_head."  # heads among a model's own tensors, as Medusa's authors save the two
 
 
-def make(config: DraftConfig, target: Target) -> MedusaDrafter:
-    """For the registry: the heads of the tuned model, on its runtime."""
+def make(settings: DrafterSettings, target: Target) -> MedusaDrafter:
+    """The heads of the tuned model, on its runtime."""
     beside = target.model
     theirs = None if beside is None else beside.checkpoint
     if beside is None or not isinstance(theirs, Checkpoint):
         raise ConfigError(
             "drafter medusa2 goes with the model that was tuned with it, told by its files; load that model from its folder"
         )
-    path = heads_folder(config.model or theirs.path)
-    if config.model is None and path is None:
+    path = heads_folder(settings.path or theirs.path)
+    if settings.path is None and path is None:
         raise ConfigError(
             f"{theirs.source} was not tuned with Medusa-2: it has no heads in a folder {FOLDER!r} of its own. Make a tuned "
             f"model with 'foreword train medusa2 --model {theirs.source} --out OUT' and use it: --model OUT --drafter medusa2"
         )
-    files = open_heads(path or str(config.model))
+    files = open_heads(path or str(settings.path))
     check_tuned(files, theirs)
-    ids = drafted_ids(config, beside)
-    return MedusaDrafter(load_heads(files, target.spec, theirs, beside.runtime, ids), config)
+    ids = drafted_ids(settings.options.draft_vocab, beside)
+    heads = load_heads(files, target.spec, theirs, beside.runtime, ids)
+    return MedusaDrafter(heads, settings.options, settings.draft_mode)
 
 
 def heads_folder(path: str | Path) -> Path | None:
@@ -70,3 +71,18 @@ def check_tuned(files: MedusaFiles, theirs: Checkpoint) -> None:
             f"the heads in {files.path.parent} were tuned together with another model than {theirs.source}: the one in {home}, "
             f"which was made from {files.card.get('base')} and has words of its own; use it: --model {home} --drafter medusa2"
         )
+
+
+MEDUSA2 = DrafterType(
+    name=METHOD,
+    summary="Medusa-2: the same, with the model fine-tuned together with its heads: "
+    "a different model with different output, `--model TUNED --drafter medusa2`",
+    needs="a tuned target",
+    fits="a different model: different output",
+    make=make,
+    options=MedusaOptions,
+    takes="PATH",
+    runs_model=True,
+    reads_states=True,
+    in_tune=False,
+)

@@ -18,8 +18,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import final
 
-from foreword.config import DraftConfig
+from foreword.config import MAX_SPECULATIVE_TOKENS
 from foreword.draft.base import BaseDrafter, DraftNeed, Plan, RequestView, known_ids
+from foreword.draft.drafter_type import DrafterSettings, DrafterType
+from foreword.draft.options import DrafterOptions, option
+from foreword.errors import ConfigError
 from foreword.runtime.base import PassOutput
 from foreword.target.target import Target
 from foreword.tree.draft_tree import DraftTree
@@ -29,6 +32,27 @@ from foreword.verify.verdict import Verdict
 
 _GUESS_PROB = 0.3  # chance that a guess's next token is right, measured on SmolLM2-135M-Instruct
 _STRIDE = 7919  # a prime, to pick tokens from all over the prompt
+
+
+@dataclass(frozen=True, kw_only=True)
+class LookaheadOptions(DrafterOptions):
+    """Sizes of the window and of the pool."""
+
+    lookahead_window: int = option(2, "columns of the window (W)", lowest=1, highest=MAX_SPECULATIVE_TOKENS)
+    lookahead_ngram: int = option(3, "tokens of an n-gram (N)", lowest=2, highest=MAX_SPECULATIVE_TOKENS)
+    lookahead_guesses: int = option(
+        5, "n-grams kept and tried for each token (G)", lowest=1, highest=MAX_SPECULATIVE_TOKENS
+    )
+    lookahead_pool_from_prompt: bool = option(True, "begin with the prompt's n-grams")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        nodes = self.lookahead_window * (self.lookahead_ngram - 1) - 1
+        if nodes > MAX_SPECULATIVE_TOKENS:
+            raise ConfigError(
+                f"lookahead_window is {self.lookahead_window} and lookahead_ngram {self.lookahead_ngram}, which makes a window of "
+                f"{nodes} nodes; allowed: W (N - 1) - 1 of at most {MAX_SPECULATIVE_TOKENS}, the most that a step drafts"
+            )
 
 
 class NgramPool:
@@ -209,11 +233,21 @@ class _Builder:
         return DraftTree(self.token_ids, self.parents, self.num_known, self.probs)
 
 
-def make(config: DraftConfig, target: Target) -> LookaheadDrafter:
-    """For the registry: needs nothing of the target."""
+def make(settings: DrafterSettings, target: Target) -> LookaheadDrafter:
+    """Needs nothing of the target."""
+    options: LookaheadOptions = settings.options
     return LookaheadDrafter(
-        config.lookahead_window,
-        config.lookahead_ngram,
-        config.lookahead_guesses,
-        config.lookahead_pool_from_prompt,
+        options.lookahead_window,
+        options.lookahead_ngram,
+        options.lookahead_guesses,
+        options.lookahead_pool_from_prompt,
     )
+
+
+LOOKAHEAD = DrafterType(
+    name="lookahead",
+    summary="Lookahead decoding: solves for several future tokens in parallel (Jacobi iteration) and keeps the n-grams it finds",
+    fits="machines with arithmetic to spare",
+    make=make,
+    options=LookaheadOptions,
+)

@@ -8,13 +8,34 @@ A request's reference is a second place to copy from: where it agrees with more 
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import final
 
-from foreword.config import DraftConfig
 from foreword.draft.base import BaseDrafter, Plan, RequestView, known_ids
+from foreword.draft.drafter_type import DrafterSettings, DrafterType
 from foreword.draft.lookup.reference_text import ReferenceCursor
+from foreword.draft.options import DrafterOptions, option
+from foreword.errors import ConfigError
 from foreword.target.target import Target
 from foreword.tree.draft_tree import DraftTree
+
+LONGEST = 32  # tokens of a match: one that is longer says no more, and every token is looked up at each length
+
+
+@dataclass(frozen=True, kw_only=True)
+class NgramOptions(DrafterOptions):
+    """Which matches are looked for."""
+
+    prompt_lookup_max: int = option(3, "longest match looked for, in tokens", lowest=1, highest=LONGEST)
+    prompt_lookup_min: int = option(1, "shortest match looked for, in tokens", lowest=1, highest=LONGEST)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.prompt_lookup_min > self.prompt_lookup_max:
+            raise ConfigError(
+                f"prompt_lookup_min is {self.prompt_lookup_min} and prompt_lookup_max {self.prompt_lookup_max}; "
+                f"allowed: 1 <= prompt_lookup_min <= prompt_lookup_max"
+            )
 
 
 @final
@@ -24,8 +45,9 @@ class NgramDrafter(BaseDrafter):
     name = "ngram"
     uses_reference = True
 
-    def __init__(self, config: DraftConfig) -> None:
-        self.longest, self.shortest = config.prompt_lookup_max, config.prompt_lookup_min
+    def __init__(self, options: NgramOptions | None = None) -> None:
+        options = options or NgramOptions()
+        self.longest, self.shortest = options.prompt_lookup_max, options.prompt_lookup_min
         self._indexes: dict[int, NgramIndex] = {}
         self._cursors: dict[int, ReferenceCursor] = {}
 
@@ -101,6 +123,15 @@ def _copy_from(token_ids: Sequence[int], start: int, length: int) -> list[int]:
     return copied
 
 
-def make(config: DraftConfig, target: Target) -> NgramDrafter:
-    """For the registry: needs nothing of the target."""
-    return NgramDrafter(config)
+def make(settings: DrafterSettings, target: Target) -> NgramDrafter:
+    """Needs nothing of the target."""
+    return NgramDrafter(settings.options)
+
+
+NGRAM = DrafterType(
+    name="ngram",
+    summary="prompt lookup: copies the continuation of the last matching n-gram in prompt or output",
+    fits="edits, code, summaries: text that copies",
+    make=make,
+    options=NgramOptions,
+)

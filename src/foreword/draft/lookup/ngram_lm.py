@@ -11,8 +11,8 @@ from typing import final
 
 from foreword.checkpoint.drafter_folder import drafter_folder
 from foreword.checkpoint.trained_drafters import trained_drafter
-from foreword.config import DraftConfig
 from foreword.draft.base import BaseDrafter, Plan, RequestView, known_ids
+from foreword.draft.drafter_type import DrafterSettings, DrafterType
 from foreword.draft.lookup.ngram_table import FILE, NgramTable, load_table
 from foreword.errors import ConfigError
 from foreword.target.target import Target
@@ -64,9 +64,9 @@ class NgramLmDrafter(BaseDrafter):
         return DraftTree(ids, parents, num_known, chances)
 
 
-def make(config: DraftConfig, target: Target) -> NgramLmDrafter:
-    """For the registry: the table that is named, or the one that comes for this model."""
-    folder = drafter_folder(config.model, (FILE,)) if config.model else None
+def make(settings: DrafterSettings, target: Target) -> NgramLmDrafter:
+    """The table that is named, or the one that comes for this model."""
+    folder = drafter_folder(settings.path, (FILE,)) if settings.path else None
     table = table_of(target) if folder is None else load_table(folder, target.spec.vocab_size)
     if table is None:
         raise ConfigError(
@@ -81,3 +81,14 @@ def table_of(target: Target) -> NgramTable | None:
     fingerprint = getattr(target.model.checkpoint, "fingerprint", None) if target.model else None
     folder = trained_drafter(METHOD, fingerprint) if fingerprint else None
     return None if folder is None else load_table(folder, target.spec.vocab_size)
+
+
+NGRAM_LM = DrafterType(
+    name=METHOD,
+    summary="proposes what the model most often generates after the last few tokens, from an n-gram table counted over its own outputs",
+    needs="a table, counted in minutes",
+    fits="one model, any text; beside suffix",
+    make=make,
+    takes="PATH",
+    merges_with=("suffix",),
+)

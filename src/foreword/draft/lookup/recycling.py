@@ -7,14 +7,16 @@ likelier ranks more room. No training, no model; the table of a large vocabulary
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import final
 
 import numpy as np
 from jaxtyping import Int
 
-from foreword.config import DraftConfig
 from foreword.draft.base import BaseDrafter, DraftNeed, Plan, RequestView, known_ids
+from foreword.draft.drafter_type import DrafterSettings, DrafterType
+from foreword.draft.options import DrafterOptions, option
 from foreword.runtime.base import PassOutput
 from foreword.target.target import Target
 from foreword.tree.draft_tree import DraftTree
@@ -25,6 +27,15 @@ from foreword.verify.verdict import Verdict
 # Share of positions at which the table's rank r names the next token, measured on SmolLM2-135M-Instruct.
 RANK_PROBS = (0.40, 0.085, 0.042, 0.029, 0.019, 0.017, 0.012, 0.010, 0.008, 0.008)
 _UNKNOWN = -1
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecyclingOptions(DrafterOptions):
+    """Size and life of the table."""
+
+    # The table holds a column per candidate for every token of the vocabulary.
+    recycling_top_k: int = option(8, "candidates kept for each token", lowest=1, highest=64)
+    recycling_per_request: bool = option(False, "forget the table at the end of each request")
 
 
 @final
@@ -113,6 +124,23 @@ def fill(shape: TreeShape, table: Int[np.ndarray, "vocab k"], root_token: int) -
     return token_ids[:-1]
 
 
-def make(config: DraftConfig, target: Target) -> RecyclingDrafter:
-    """For the registry: needs the size of the target's vocabulary."""
-    return RecyclingDrafter(target.spec.vocab_size, config.recycling_top_k, config.recycling_per_request)
+def make(settings: DrafterSettings, target: Target) -> RecyclingDrafter:
+    """Needs the size of the target's vocabulary."""
+    options: RecyclingOptions = settings.options
+    return RecyclingDrafter(target.spec.vocab_size, options.recycling_top_k, options.recycling_per_request)
+
+
+def remembers(options: RecyclingOptions) -> bool:
+    """Whether a request begins with what those before it have left in the table."""
+    return not options.recycling_per_request
+
+
+RECYCLING = DrafterType(
+    name="recycling",
+    summary="token recycling: reuses the model's earlier top-k predictions for the same token",
+    fits="any text; learns as it goes",
+    make=make,
+    options=RecyclingOptions,
+    remembers=remembers,
+    merges_with=("suffix",),
+)

@@ -8,19 +8,42 @@ with the match.
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import final
 
-from foreword.config import DraftConfig
 from foreword.draft.base import BaseDrafter, Plan, RequestView, known_ids
+from foreword.draft.drafter_type import DrafterSettings, DrafterType
 from foreword.draft.lookup.past_outputs import PastOutputs
 from foreword.draft.lookup.suffix_guess import Guess, GuessLimits, guess_after
 from foreword.draft.lookup.suffix_tree import Leaf, Node, SuffixTree, Text
-from foreword.errors import ConfigError
+from foreword.draft.options import DrafterOptions, option
 from foreword.target.target import Target
 from foreword.tree.draft_tree import DraftTree
 
 _Match = tuple[int, "Node | Leaf"]  # length, entry
+
+
+@dataclass(frozen=True, kw_only=True)
+class SuffixOptions(DrafterOptions):
+    """How far and how surely to guess, and what past outputs are used."""
+
+    suffix_decoding_max_tree_depth: int = option(
+        24, "longest string counted, in tokens; matches are shorter by one", lowest=2, highest=256
+    )
+    suffix_decoding_max_spec_factor: float = option(4.0, "nodes drafted per token of the match", lowest=0, highest=64)
+    suffix_decoding_min_token_prob: float = option(0.1, "less likely nodes are left out", lowest=0, highest=1)
+    suffix_decoding_tree: bool = option(True, "several continuations at once; false: the likeliest chain")
+    suffix_decoding_max_cached_requests: int = option(0, "past outputs kept as a source; 0 for none", lowest=0)
+    suffix_decoding_max_cached_tokens: int = option(200_000, "most tokens of past outputs", lowest=1)
+    suffix_decoding_file: str | None = option(None, "past outputs are read from this file and added to it")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.suffix_decoding_max_cached_requests == 0:
+            unused = "suffix_decoding_max_cached_requests is 0, so no past output is used; set it to how many to keep"
+            self.refuse_idle("suffix_decoding_file", unused)
+            self.refuse_idle("suffix_decoding_max_cached_tokens", unused)
 
 
 @final
@@ -30,12 +53,12 @@ class SuffixDrafter(BaseDrafter):
     name = "suffix"
     uses_reference = True
 
-    def __init__(self, config: DraftConfig, vocab_size: int) -> None:
-        self.max_depth = config.suffix_decoding_max_tree_depth
-        self.spec_factor = config.suffix_decoding_max_spec_factor
-        self.min_prob = config.suffix_decoding_min_token_prob
-        self.is_chain = not config.suffix_decoding_tree
-        self.past = _past_outputs(config, vocab_size)
+    def __init__(self, options: SuffixOptions, vocab_size: int) -> None:
+        self.max_depth = options.suffix_decoding_max_tree_depth
+        self.spec_factor = options.suffix_decoding_max_spec_factor
+        self.min_prob = options.suffix_decoding_min_token_prob
+        self.is_chain = not options.suffix_decoding_tree
+        self.past = _past_outputs(options, vocab_size)
         self._requests: dict[int, tuple[SuffixTree, Text]] = {}
 
     def start(self, request: RequestView) -> None:
@@ -104,23 +127,35 @@ def _halves(length: int) -> list[int]:
     return lengths
 
 
-def _past_outputs(config: DraftConfig, vocab_size: int) -> PastOutputs | None:
-    if config.suffix_decoding_max_cached_requests == 0:
-        if config.suffix_decoding_file is not None:
-            raise ConfigError(
-                "suffix_decoding_file is given, but suffix_decoding_max_cached_requests is 0, so no past output is "
-                "used; set it to how many to keep"
-            )
+def _past_outputs(options: SuffixOptions, vocab_size: int) -> PastOutputs | None:
+    if options.suffix_decoding_max_cached_requests == 0:
         return None
     return PastOutputs(
-        config.suffix_decoding_max_tree_depth,
-        config.suffix_decoding_max_cached_requests,
-        config.suffix_decoding_max_cached_tokens,
+        options.suffix_decoding_max_tree_depth,
+        options.suffix_decoding_max_cached_requests,
+        options.suffix_decoding_max_cached_tokens,
         vocab_size,
-        None if config.suffix_decoding_file is None else Path(config.suffix_decoding_file),
+        None if options.suffix_decoding_file is None else Path(options.suffix_decoding_file),
     )
 
 
-def make(config: DraftConfig, target: Target) -> SuffixDrafter:
-    """For the registry: needs the size of the vocabulary, to check a file of past outputs."""
-    return SuffixDrafter(config, target.spec.vocab_size)
+def make(settings: DrafterSettings, target: Target) -> SuffixDrafter:
+    """Needs the size of the vocabulary, to check a file of past outputs."""
+    return SuffixDrafter(settings.options, target.spec.vocab_size)
+
+
+def remembers(options: SuffixOptions) -> bool:
+    """Whether past outputs are used."""
+    return options.suffix_decoding_max_cached_requests > 0
+
+
+SUFFIX = DrafterType(
+    name="suffix",
+    summary="suffix decoding: copies from a suffix tree of prompt and output, several continuations at once, "
+    "scored by frequency; past outputs too if asked",
+    fits="edits, code, agents: text that repeats itself",
+    make=make,
+    options=SuffixOptions,
+    remembers=remembers,
+    variants={"chain": {"suffix_decoding_tree": False}},
+)

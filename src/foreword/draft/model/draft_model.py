@@ -8,19 +8,22 @@ sampled answer is drafted as well as a greedy one. Chains, or trees grown by con
 
 import logging
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import final
 
 from foreword.checkpoint.opened import Checkpoint
 from foreword.checkpoint.trained_drafters import trained_drafter
-from foreword.config import DEFAULT_SPECULATIVE_TOKENS, DraftConfig
+from foreword.config import DEFAULT_SPECULATIVE_TOKENS
 from foreword.draft.base import BaseDrafter, Drawn, Plan, RequestView
+from foreword.draft.drafter_type import DrafterSettings, DrafterType
 from foreword.draft.model.autoregress import Autoregression
 from foreword.draft.model.drafter_runtime import drafters_runtime
 from foreword.draft.model.follower import Follower
 from foreword.draft.model.guesser import Guesser
 from foreword.draft.model.trained_model import METHOD, TrainedModelFiles, is_trained_model, load_trained_model
+from foreword.draft.options import DrafterOptions, option
 from foreword.errors import ConfigError
 from foreword.runtime.base import Decoder
 from foreword.sampling.draft_sampling import DraftMode, DraftVocab
@@ -31,6 +34,19 @@ from foreword.tree.draft_tree import DraftTree
 logger = logging.getLogger(__name__)
 
 
+@dataclass(frozen=True, kw_only=True)
+class DraftModelOptions(DrafterOptions):
+    """What the draft model grows, and how its weights are held."""
+
+    draft_tree_width: int | None = option(None, "candidates per level; None or 1 drafts a chain", lowest=1, highest=64)
+    draft_confidence_threshold: float = option(
+        0.0, "stop a chain where the draft model is less sure", lowest=0, highest=1
+    )
+    draft_dtype: str | None = option(
+        None, "its weights on the native runtime; None for the target's", choices=("int8", "int4")
+    )
+
+
 @final
 class ModelDrafter(BaseDrafter):
     """Drafts with a second decoder.
@@ -38,7 +54,8 @@ class ModelDrafter(BaseDrafter):
     Args:
         decoder: the draft model.
         target_vocab_size: rows of the target's head.
-        config: width, confidence threshold, whose noise.
+        options: width and confidence threshold.
+        draft_mode: whose noise draws guesses.
         vocab_size: ids that mean the same to both; all rows that both models have, unless given.
         vocab: the target's id of each row of its head, where they are not the same.
         num_nodes: drafted tokens a step, where the user does not say.
@@ -51,9 +68,10 @@ class ModelDrafter(BaseDrafter):
         self,
         decoder: Decoder,
         target_vocab_size: int,
-        config: DraftConfig,
+        options: DraftModelOptions,
         vocab_size: int | None = None,
         *,
+        draft_mode: DraftMode = DraftMode.SHARED,
         vocab: DraftVocab | None = None,
         num_nodes: int = DEFAULT_SPECULATIVE_TOKENS,
     ) -> None:
@@ -64,10 +82,10 @@ class ModelDrafter(BaseDrafter):
         guesser = Guesser(
             vocab or DraftVocab(target_vocab_size, vocab_size),
             decoder.spec.num_logits,
-            DraftMode[config.draft_noise.upper()],
+            draft_mode,
         )
         self.autoregression = Autoregression(
-            self.follower, guesser, config.draft_tree_width or 1, config.draft_confidence_threshold
+            self.follower, guesser, options.draft_tree_width or 1, options.draft_confidence_threshold
         )
 
     def start(self, request: RequestView) -> None:
@@ -83,25 +101,33 @@ class ModelDrafter(BaseDrafter):
         return self.autoregression.propose(requests, plans)
 
 
-def make(config: DraftConfig, target: Target) -> BaseDrafter:
-    """For the registry: loads the draft model beside the target; one of another tokenizer drafts through the text."""
-    path = config.model or _trained_for(target)
+def make(settings: DrafterSettings, target: Target) -> BaseDrafter:
+    """Loads the draft model beside the target; one of another tokenizer drafts through the text."""
+    options: DraftModelOptions = settings.options
+    path = settings.path or _trained_for(target)
     if path is None:
         raise ConfigError(
             "drafter draft_model needs a model; give one as draft_model=PATH (a folder, a GGUF file or a hub id), or "
             "train one with 'foreword train draft_model'"
         )
     if is_trained_model(path):
-        return _beside(path, config, target)
-    draft, pairing = load_draft_model(path, target, partial(drafters_runtime, config))
+        return _beside(path, settings, target)
+    draft, pairing = load_draft_model(path, target, partial(drafters_runtime, options.draft_dtype))
     for line in pairing.notes:
         logger.info(line)
     if pairing.is_same_vocabulary:
-        return ModelDrafter(draft.decoder, target.spec.vocab_size, config, pairing.shared_size)
+        shared, mode = pairing.shared_size, settings.draft_mode
+        return ModelDrafter(draft.decoder, target.spec.vocab_size, options, shared, draft_mode=mode)
     from foreword.draft.model.universal import UniversalDrafter
 
     assert target.model is not None, "a draft model was loaded beside a loaded target"
-    return UniversalDrafter(draft.decoder, draft.tokenizer, target.model.tokenizer, config)
+    if (options.draft_tree_width or 1) > 1:
+        raise ConfigError(
+            f"draft_tree_width is {options.draft_tree_width}, which does nothing for a draft model of another tokenizer ({path}): "
+            f"it drafts chains; leave it out"
+        )
+    threshold = options.draft_confidence_threshold
+    return UniversalDrafter(draft.decoder, draft.tokenizer, target.model.tokenizer, threshold)
 
 
 def _trained_for(target: Target) -> Path | None:
@@ -111,7 +137,7 @@ def _trained_for(target: Target) -> Path | None:
     return trained_drafter(METHOD, target.model.checkpoint.fingerprint)
 
 
-def _beside(path: str | Path, config: DraftConfig, target: Target) -> ModelDrafter:
+def _beside(path: str | Path, settings: DrafterSettings, target: Target) -> ModelDrafter:
     """A model that was trained for this target and borrows of it."""
     beside = target.model
     if beside is None or not isinstance(beside.checkpoint, Checkpoint):
@@ -120,13 +146,29 @@ def _beside(path: str | Path, config: DraftConfig, target: Target) -> ModelDraft
         )
     theirs = beside.checkpoint
     weights = theirs.as_dtype(beside.choice.dtype) if beside.choice.name == "torch" else theirs
-    runtime = drafters_runtime(config, beside.runtime)
+    runtime = drafters_runtime(settings.options.draft_dtype, beside.runtime)
     made = load_trained_model(TrainedModelFiles(path), target.spec, weights, runtime)
     said = made.settings.get("num_speculative_tokens")
     return ModelDrafter(
         made.decoder,
         target.spec.vocab_size,
-        config,
+        settings.options,
+        draft_mode=settings.draft_mode,
         vocab=made.vocab,
         num_nodes=said if isinstance(said, int) and said > 0 else DEFAULT_SPECULATIVE_TOKENS,
     )
+
+
+DRAFT_MODEL = DrafterType(
+    name=METHOD,
+    summary="drafts with a smaller model of any tokenizer, or one distilled from the model itself",
+    needs="a smaller model",
+    fits="large targets with a small sibling",
+    make=make,
+    options=DraftModelOptions,
+    takes="PATH",
+    runs_model=True,
+    reads_whole_text=True,
+    in_tune=False,
+    variants={"width 2": {"draft_tree_width": 2}},
+)

@@ -17,23 +17,22 @@ import torch
 from torch import Tensor
 
 from foreword.checkpoint.json_file import JSON_ERRORS
-from foreword.config import DraftConfig
 from foreword.errors import ConfigError
 from foreword.runtime.base import WeightSource
 from foreword.target.load_model import LoadedModel
 
 
-def drafted_ids(config: DraftConfig, beside: LoadedModel) -> Tensor | None:
-    """The target's ids that `config.draft_vocab` lets a drafter guess, ascending (int64); None for all.
+def drafted_ids(draft_vocab: str | None, beside: LoadedModel) -> Tensor | None:
+    """The target's ids that the list in a file lets a drafter guess, ascending (int64); None for all.
 
     Raises:
         ConfigError: there is no such file, or it holds no list of this model's token ids.
     """
-    if config.draft_vocab is None:
+    if draft_vocab is None:
         return None
     vocab_size = beside.checkpoint.spec.vocab_size
     forced = {*beside.checkpoint.eos_token_ids, *beside.tokenizer.special_ids}
-    return read_draft_vocab(config.draft_vocab, vocab_size, forced)
+    return read_draft_vocab(draft_vocab, vocab_size, forced)
 
 
 def read_draft_vocab(path: str | Path, vocab_size: int, forced: Iterable[int] = ()) -> Tensor:

@@ -6,19 +6,31 @@ early draft well; others mostly do not, which costs speed and nothing else.
 """
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import final
 
-from foreword.config import DraftConfig
 from foreword.draft.base import BaseDrafter, Drawn, Plan, RequestView
+from foreword.draft.drafter_type import DrafterSettings, DrafterType
 from foreword.draft.model.autoregress import Autoregression
 from foreword.draft.model.guesser import Guesser
+from foreword.draft.options import DrafterOptions, option
 from foreword.errors import ConfigError
 from foreword.runtime.base import ChainDecoder, Chains, ChainStep, Need, PassOutput
 from foreword.sampling.draft_sampling import DraftMode, DraftVocab
 from foreword.target.target import Target
 from foreword.tree.draft_tree import DraftTree
 from foreword.tree.pack import pack
+
+
+@dataclass(frozen=True, kw_only=True)
+class LayerSkipOptions(DrafterOptions):
+    """Which layers draft, and what they grow."""
+
+    exit_layer: int | None = option(None, "layers of the target that draft; None for a quarter", lowest=1)
+    draft_tree_width: int | None = option(None, "candidates per level; None or 1 drafts a chain", lowest=1, highest=64)
+    draft_confidence_threshold: float = option(
+        0.0, "stop a chain where the first layers are less sure", lowest=0, highest=1
+    )
 
 
 @final
@@ -83,17 +95,17 @@ class LayerSkipDrafter(BaseDrafter):
     name = "layerskip"
     drawn = Drawn.CHAINS  # whatever `draft_tree_width`: see `Autoregression`
 
-    def __init__(self, target: Target, config: DraftConfig) -> None:
+    def __init__(self, target: Target, options: LayerSkipOptions, draft_mode: DraftMode = DraftMode.SHARED) -> None:
         num_layers = target.spec.num_layers
-        exit_layer = config.exit_layer or max(1, num_layers // 4)
+        exit_layer = options.exit_layer or max(1, num_layers // 4)
         if exit_layer >= num_layers:
             raise ConfigError(
                 f"exit_layer is {exit_layer}; allowed: 1 to {num_layers - 1}, as the target has {num_layers} layers"
             )
         vocab_size = target.spec.vocab_size
-        guesser = Guesser(DraftVocab(vocab_size), vocab_size, DraftMode[config.draft_noise.upper()])
+        guesser = Guesser(DraftVocab(vocab_size), vocab_size, draft_mode)
         self.autoregression = Autoregression(
-            FirstLayers(target, exit_layer), guesser, config.draft_tree_width or 1, config.draft_confidence_threshold
+            FirstLayers(target, exit_layer), guesser, options.draft_tree_width or 1, options.draft_confidence_threshold
         )
 
     def propose(self, requests: Sequence[RequestView], plans: Sequence[Plan]) -> list[DraftTree]:
@@ -101,6 +113,17 @@ class LayerSkipDrafter(BaseDrafter):
         return self.autoregression.propose(requests, plans)
 
 
-def make(config: DraftConfig, target: Target) -> LayerSkipDrafter:
-    """For the registry."""
-    return LayerSkipDrafter(target, config)
+def make(settings: DrafterSettings, target: Target) -> LayerSkipDrafter:
+    """Runs on the target itself."""
+    return LayerSkipDrafter(target, settings.options, settings.draft_mode)
+
+
+LAYERSKIP = DrafterType(
+    name="layerskip",
+    summary="self-speculation: drafts with the model's own first layers",
+    fits="models trained to exit early",
+    make=make,
+    options=LayerSkipOptions,
+    runs_model=True,
+    in_tune=False,
+)

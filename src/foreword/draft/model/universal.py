@@ -16,7 +16,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, final
 
-from foreword.config import DraftConfig
 from foreword.draft.base import BaseDrafter, Plan, RequestView, known_ids
 from foreword.draft.model.follower import Follower
 from foreword.draft.model.guesser import NOT_NUMBERS
@@ -64,18 +63,22 @@ class UniversalDrafter(BaseDrafter):
         decoder: the draft model, its vocabulary no larger than its tokenizer's.
         draft_tokenizer: its tokenizer.
         target_tokenizer: the target's.
-        config: the confidence below which a chain ends.
+        threshold: the confidence below which a chain ends.
     """
 
     name = "draft_model"
 
     def __init__(
-        self, decoder: Decoder, draft_tokenizer: TextTokenizer, target_tokenizer: TextTokenizer, config: DraftConfig
+        self,
+        decoder: Decoder,
+        draft_tokenizer: TextTokenizer,
+        target_tokenizer: TextTokenizer,
+        threshold: float = 0.0,
     ) -> None:
         self.draft_tokenizer, self.target_tokenizer = draft_tokenizer, target_tokenizer
         self.follower = Follower(decoder, decoder.spec.vocab_size)
         self.num_usable = decoder.spec.vocab_size
-        self.threshold = config.draft_confidence_threshold
+        self.threshold = threshold
         self._warned = False
 
     def start(self, request: RequestView) -> None:

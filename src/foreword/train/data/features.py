@@ -11,9 +11,9 @@ keeps the range of the residual stream's few huge values; a token of SmolLM2-135
 """
 
 import json
-import math
-import time
-from collections.abc import Callable, Iterator, Sequence
+import logging
+import zlib
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -24,17 +24,11 @@ from torch import Tensor
 
 from foreword.errors import ConfigError
 from foreword.files import whole_lines, write_whole
-from foreword.runtime.base import Decoder, KVCache, Need, PassOutput
-from foreword.runtime.torch_threads import TorchThreads
-from foreword.sampling.params import Warp
-from foreword.sampling.sampler import Draw
-from foreword.train.data.self_distill import Answer, is_usable
-from foreword.tree.draft_tree import DraftTree
-from foreword.tree.pack import pack
+from foreword.train.data.answers import Answer
+
+logger = logging.getLogger(__name__)
 
 FOLDER, INDEX, INFO = "features", "index.jsonl", "info.json"
-_ROWS = 512  # tokens a pass
-_FLUSH_ANSWERS = 64
 
 
 @dataclass(frozen=True)
@@ -47,11 +41,21 @@ class Entry:
     split: str
     category: str | None
     temperature: float
+    checksum: int | None = None  # CRC-32 of its rows in all files; None in what an older version wrote
 
     @property
     def answer_len(self) -> int:
         """Tokens of the answer."""
         return self.length - self.prompt_len
+
+
+@dataclass(frozen=True)
+class PassRows:
+    """What the target computed over one answer."""
+
+    taps: Tensor  # bfloat16 (n, taps * H)
+    hidden: Tensor  # bfloat16 (n, H)
+    choices: np.ndarray  # int32 (n)
 
 
 @dataclass(frozen=True)
@@ -76,22 +80,31 @@ class FeatureStore:
         """Make the folder, or make sure it was made the same way, and drop half-written rows."""
         info = {**info, "taps": list(self.taps), "hidden_size": self.hidden_size}
         path = self.folder / INFO
-        if path.is_file() and (known := json.loads(path.read_text())) != info:
+        if path.is_file() and (known := self._read_info(path)) is not None and known != info:
             raise ConfigError(
                 f"{self.folder} holds features of {known}; now they would be of {info}; give another --out"
             )
         write_whole(path, json.dumps(info))
         self.entries = self._read_index()
-        for name, width, item_bytes in self._columns():
-            with (self.folder / name).open("ab") as file:
-                file.truncate(self.num_rows * width * item_bytes)
+        num_whole = next((i for i, entry in enumerate(self.entries) if not self._is_whole(entry)), len(self.entries))
+        self._keep(num_whole, "their files are cut short or damaged")
+
+    def match(self, answers: Sequence[Answer]) -> None:
+        """Leave out the features of other answers than these, and all behind them."""
+        num_same = 0
+        for entry, answer in zip(self.entries, answers, strict=False):
+            found = (entry.prompt_len, entry.split, self.token_ids(entry.start, entry.start + entry.length).tolist())
+            if found != (answer.prompt_len, answer.split, list(answer.token_ids)):
+                break
+            num_same += 1
+        self._keep(num_same, "they are of other answers than there are now")
 
     @property
     def num_rows(self) -> int:
         """Tokens of all answers."""
         return self.entries[-1].start + self.entries[-1].length if self.entries else 0
 
-    def append(self, answers: Sequence[Answer], rows: Sequence["PassRows"]) -> None:
+    def append(self, answers: Sequence[Answer], rows: Sequence[PassRows]) -> None:
         """Add whole answers with their rows."""
         columns = {
             "tokens.i32": np.concatenate([np.asarray(answer.token_ids, dtype=np.int32) for answer in answers]),
@@ -102,8 +115,10 @@ class FeatureStore:
         for name, values in columns.items():
             with (self.folder / name).open("ab") as file:
                 file.write(values.tobytes())
+        begin = self.num_rows
         with (self.folder / INDEX).open("a") as file:
             for answer in answers:
+                rows_of_it = slice(self.num_rows - begin, self.num_rows - begin + len(answer.token_ids))
                 entry = Entry(
                     self.num_rows,
                     len(answer.token_ids),
@@ -111,10 +126,37 @@ class FeatureStore:
                     answer.split,
                     answer.category,
                     answer.temperature,
+                    _checksum(values[rows_of_it] for values in columns.values()),
                 )
                 self.entries.append(entry)
                 file.write(json.dumps(asdict(entry)) + "\n")
         self._maps.clear()
+
+    def _is_whole(self, entry: Entry) -> bool:
+        """Whether the rows of an answer are there, as they were written."""
+        begin, end, parts = entry.start, entry.start + entry.length, []
+        for name, width, item_bytes in self._columns():
+            path, row_bytes = self.folder / name, width * item_bytes
+            if not path.is_file() or path.stat().st_size < end * row_bytes:
+                return False
+            if entry.checksum is not None:
+                with path.open("rb") as file:
+                    file.seek(begin * row_bytes)
+                    parts.append(file.read(entry.length * row_bytes))
+        return entry.checksum is None or _checksum(parts) == entry.checksum
+
+    def _keep(self, num: int, reason: str) -> None:
+        """Drop the features of all answers but the first ones, which is told, and rows that no line of the index names."""
+        if num < len(self.entries):
+            logger.warning(
+                "%s: features of %d answers are read again, as %s", self.folder, len(self.entries) - num, reason
+            )
+            self.entries = self.entries[:num]
+            write_whole(self.folder / INDEX, "".join(json.dumps(asdict(entry)) + "\n" for entry in self.entries))
+        self._maps.clear()
+        for name, width, item_bytes in self._columns():
+            with (self.folder / name).open("ab") as file:
+                file.truncate(self.num_rows * width * item_bytes)
 
     def rows(self, start: int, end: int) -> Rows:
         """Features of the tokens [start, end)."""
@@ -148,136 +190,53 @@ class FeatureStore:
                 self._maps[name] = np.memmap(self.folder / name, kind, "r", shape=shape)
         return self._maps
 
+    def _read_info(self, path: Path) -> Any:
+        """How the features were made; None where that is damaged: they are all read again."""
+        try:
+            return json.loads(path.read_bytes())
+        except (ValueError, RecursionError) as error:
+            logger.warning("%s is damaged (%s): all features are read again", path, error)
+            (self.folder / INDEX).unlink(missing_ok=True)
+            return None
+
     def _read_index(self) -> list[Entry]:
-        path = self.folder / INDEX
+        """Up to the first line that is damaged or does not go on where the one before ends."""
+        path, found = self.folder / INDEX, []
         if not path.is_file():
             return []
-        return [Entry(**json.loads(line)) for line in whole_lines(path)]
+        lines = whole_lines(path)
+        for line in lines:
+            if (entry := _entry(line)) is None or entry.start != (found[-1].start + found[-1].length if found else 0):
+                break
+            found.append(entry)
+        if len(found) < len(lines):
+            logger.warning(
+                "%s: line %d is damaged; features of %d answers are read again",
+                path,
+                len(found) + 1,
+                len(lines) - len(found),
+            )
+            write_whole(path, "".join(json.dumps(asdict(entry)) + "\n" for entry in found))
+        return found
+
+
+def _entry(line: bytes) -> Entry | None:
+    """None for a damaged line."""
+    try:
+        entry = Entry(**json.loads(line))
+    except (ValueError, TypeError, RecursionError):
+        return None
+    numbers = (entry.start, entry.length, entry.prompt_len)
+    is_sound = all(type(n) is int and n >= 0 for n in numbers) and 0 < entry.prompt_len <= entry.length
+    return entry if is_sound and type(entry.temperature) in (int, float) else None
+
+
+def _checksum(parts: Iterable[Any]) -> int:
+    checksum = 0
+    for part in parts:
+        checksum = zlib.crc32(part, checksum)
+    return checksum
 
 
 def _bfloat16(values: np.ndarray) -> Tensor:
     return torch.from_numpy(np.array(values)).view(torch.bfloat16)  # a copy: the map is read-only
-
-
-@dataclass(frozen=True)
-class PassRows:
-    """What the target computed over one answer."""
-
-    taps: Tensor  # bfloat16 (n, taps * H)
-    hidden: Tensor  # bfloat16 (n, H)
-    choices: np.ndarray  # int32 (n)
-
-
-def extract_features(
-    decoder: Decoder,
-    answers: Sequence[Answer],
-    store: FeatureStore,
-    progress: Callable[[int, int], None],
-    deadline_s: float = math.inf,
-) -> None:
-    """Read the answers that the store does not have yet and add their features, in order.
-
-    Past `deadline_s` (of `time.monotonic`) it stops, once there is an answer to train on and one to measure on.
-    """
-    cache = decoder.new_cache()
-    todo = list(answers[len(store.entries) :])
-    num_tokens, num_done = sum(len(answer.token_ids) for answer in todo), 0
-    batch: list[Answer] = []
-    rows: list[PassRows] = []
-    threads = TorchThreads(1 if decoder.has_own_threads else None)
-    for group in _groups(todo):
-        with threads:
-            rows += _read_group(decoder, cache, group, store.taps)
-        batch += group
-        if time.monotonic() >= deadline_s and is_usable(answers[: len(store.entries) + len(batch)]):
-            break
-        if len(batch) >= _FLUSH_ANSWERS:
-            store.append(batch, rows)
-            num_done += sum(len(answer.token_ids) for answer in batch)
-            batch, rows = [], []
-            progress(num_done, num_tokens)
-    if batch:
-        store.append(batch, rows)
-    progress(num_done + sum(len(answer.token_ids) for answer in batch), num_tokens)
-
-
-def _groups(answers: Sequence[Answer]) -> Iterator[list[Answer]]:
-    """Neighbours that fit in one pass together; a longer answer is alone."""
-    group: list[Answer] = []
-    num_rows = 0
-    for answer in answers:
-        if group and num_rows + len(answer.token_ids) > _ROWS:
-            yield group
-            group, num_rows = [], 0
-        group.append(answer)
-        num_rows += len(answer.token_ids)
-    if group:
-        yield group
-
-
-def _read_group(decoder: Decoder, cache: KVCache, group: list[Answer], taps: tuple[int, ...]) -> list[PassRows]:
-    """Features of some answers, in passes of at most `_ROWS` tokens."""
-    if len(group) > 1:
-        slots = [cache.open(len(answer.token_ids)) for answer in group]
-        try:
-            out, starts = _pass(decoder, cache, slots, group, 0, _ROWS, taps)
-        finally:
-            for slot in slots:
-                cache.close(slot)
-        return [_cut(out, first, end) for first, end in zip(starts, starts[1:], strict=False)]
-    (answer,) = group
-    slot = cache.open(len(answer.token_ids))
-    parts = []
-    try:
-        for start in range(0, len(answer.token_ids), _ROWS):
-            out, starts = _pass(decoder, cache, [slot], group, start, _ROWS, taps)
-            cache.commit(slot, range(starts[1]))
-            parts.append(_cut(out, 0, starts[1]))
-    finally:
-        cache.close(slot)
-    return [
-        PassRows(
-            torch.cat([part.taps for part in parts]),
-            torch.cat([part.hidden for part in parts]),
-            np.concatenate([part.choices for part in parts]),
-        )
-    ]
-
-
-def _pass(
-    decoder: Decoder,
-    cache: KVCache,
-    slots: list[int],
-    group: list[Answer],
-    start: int,
-    num_rows: int,
-    taps: tuple[int, ...],
-) -> tuple[PassOutput, Sequence[int]]:
-    """Tokens [start, start + num_rows) of each answer in one pass, and where each answer's begin in it.
-
-    The choice after a token matters from the prompt's last token on.
-    """
-    chains = [DraftTree.chain(list(answer.token_ids[start : start + num_rows])) for answer in group]
-    batch = pack(chains, [start] * len(group), slots)
-    nodes = [
-        node
-        for answer, first, end in zip(group, batch.starts, batch.starts[1:], strict=False)
-        for node in range(first + max(answer.prompt_len - 1 - start, 0), end)
-    ]
-    need = Need(draws=[Draw(node, Warp(), 0) for node in nodes], taps=taps, hidden=True)
-    out = decoder.forward(batch, cache, need)
-    choices = np.full(batch.num_nodes, -1, dtype=np.int32)
-    choices[nodes] = out.choices
-    out.choices = choices.tolist()
-    return out, batch.starts
-
-
-def _cut(out: PassOutput, first: int, end: int) -> PassRows:
-    """One answer's rows of a pass."""
-    assert out.taps is not None
-    assert out.hidden is not None
-    return PassRows(
-        out.taps[first:end].flatten(1).to(torch.bfloat16),
-        out.hidden[first:end].to(torch.bfloat16),
-        np.asarray(out.choices[first:end], dtype=np.int32),
-    )

@@ -1,33 +1,22 @@
-"""Self-distillation: the target answers the prompts itself, and its own answers are what a drafter learns from.
-
-    answers/info.json           which model, how it was run, which questions and options
-    answers/00000.jsonl ...     shards, an answer a line, in the order of `schedule`
-        {"id", "category", "split", "prompt_len", "token_ids", "temperature", "seed", "finish_reason"}
-
-Shards only grow: whoever is killed goes on behind the last whole line. `token_ids` is the prompt and the answer.
-"""
+"""Self-distillation: the target answers the prompts itself, and its own answers are what a drafter learns from."""
 
 import hashlib
-import json
+import itertools
 import math
 import random
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, version
-from pathlib import Path
 from typing import Any
 
 from foreword.checkpoint.opened import Checkpoint
 from foreword.engine.llm import LLM
 from foreword.errors import ConfigError
-from foreword.files import whole_lines, write_whole
 from foreword.sampling.params import SamplingParams
+from foreword.train.data.answers import HELD_OUT, TRAIN, Answer, AnswerStore, is_usable, is_usable_for
 
-INFO, FOLDER = "info.json", "answers"
-_SHARD_LINES = 1024
 _CHUNK_JOBS = 4096  # asked in one call: only at its end do places in the batch stay empty
-HELD_OUT, TRAIN = "held_out", "train"
 
 
 @dataclass(frozen=True)
@@ -38,25 +27,6 @@ class Question:
     category: str | None
     group: str  # the file it comes from: groups take turns
     prompt_ids: tuple[int, ...]
-
-
-@dataclass(frozen=True)
-class Answer:
-    """What the target said; `token_ids` begins with the prompt."""
-
-    id: str
-    category: str | None
-    split: str  # HELD_OUT answers judge a drafter and never train it
-    prompt_len: int
-    token_ids: tuple[int, ...]
-    temperature: float
-    seed: int
-    finish_reason: str
-
-    @property
-    def answer_len(self) -> int:
-        """Tokens of the answer."""
-        return len(self.token_ids) - self.prompt_len
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,10 +49,17 @@ class Job:
     seed: int
 
 
-def split_of(question_id: str, held_out: float) -> str:
-    """Which side a question is on: a function of its id alone, so that no answer to it ever changes sides."""
-    share = int.from_bytes(hashlib.sha256(question_id.encode()).digest()[:4], "big") / 2**32
-    return HELD_OUT if share < held_out else TRAIN
+def splits(question_ids: Iterable[str], held_out: float) -> dict[str, str]:
+    """Which side each question is on, by a hash of its id, so that no answer to it changes sides when others come.
+
+    Where that leaves a side empty, as it may with few questions, the one nearest to it goes there.
+    """
+    shares = {id_: int.from_bytes(hashlib.sha256(id_.encode()).digest()[:4], "big") / 2**32 for id_ in question_ids}
+    sides = {id_: HELD_OUT if share < held_out else TRAIN for id_, share in shares.items()}
+    if len(sides) > 1 and len(set(sides.values())) == 1:
+        lowest, highest = min(shares, key=shares.__getitem__), max(shares, key=shares.__getitem__)
+        sides |= {lowest: HELD_OUT, highest: TRAIN}
+    return sides
 
 
 def schedule(questions: Sequence[Question], options: DistillOptions) -> Iterator[Job]:
@@ -119,52 +96,6 @@ def seed_of(*parts: object) -> int:
     return int.from_bytes(digest[:4], "big") >> 1
 
 
-class AnswerStore:
-    """The answers in a folder, and the right to add to them."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder / FOLDER
-
-    def begin(self, info: dict[str, Any]) -> None:
-        """Make the folder, or make sure that what is in it was made the same way. `num_tokens` may change."""
-        path = self.folder / INFO
-        if path.is_file():
-            known = json.loads(path.read_text())
-            for key in sorted({*known, *info} - {"num_tokens", "foreword"}):
-                if known.get(key) != info.get(key):
-                    raise ConfigError(
-                        f"{self.folder} holds answers made with {key} {known.get(key)!r}, now it is {info.get(key)!r}; "
-                        f"go on with the same, or give another --out"
-                    )
-        write_whole(path, json.dumps(info, indent=1))
-
-    @property
-    def has_begun(self) -> bool:
-        """Whether it is settled which questions are asked."""
-        return (self.folder / INFO).is_file()
-
-    def info(self) -> dict[str, Any]:
-        """How the answers were made."""
-        return json.loads((self.folder / INFO).read_text())
-
-    def read(self) -> list[Answer]:
-        """All whole answers; what a kill left of a last line is cut off."""
-        answers = []
-        for shard in sorted(self.folder.glob("*.jsonl")):
-            answers += [_parse(line) for line in whole_lines(shard)]
-        return answers
-
-    def append(self, index: int, answer: Answer) -> None:
-        """Write the `index`-th answer."""
-        with (self.folder / f"{index // _SHARD_LINES:05d}.jsonl").open("a", encoding="utf-8") as file:
-            file.write(json.dumps(asdict(answer)) + "\n")
-
-
-def _parse(line: bytes) -> Answer:
-    values = json.loads(line)
-    return Answer(**{**values, "token_ids": tuple(values["token_ids"])})
-
-
 Progress = Callable[[int, int], None]  # answer tokens so far, and wanted
 
 
@@ -175,57 +106,75 @@ def self_distill(
     options: DistillOptions,
     progress: Progress,
     deadline_s: float = math.inf,
+    clock: Callable[[], float] = time.monotonic,
 ) -> list[Answer]:
     """Have the target answer until there are `num_tokens` answer tokens or no more questions; all answers so far.
 
-    Past `deadline_s` (of `time.monotonic`) it stops earlier. Neither ends it before there is an answer to train on and
-    a held-out greedy one (`check_split` says whether there can be). Answers that are there already are kept: the order
-    of jobs is fixed, so the next one is known by their number.
+    Past `deadline_s` (of `clock`) it stops earlier. Neither ends it before there is an answer to train on and a held-out
+    greedy one: past its time it asks for these alone. Answers that are there already are kept.
     """
     store.begin(provenance(llm, questions, options))
-    answers = store.read()
+    sides = splits((question.id for question in questions), options.held_out)
+    pending = {_key(job): job for job in schedule(questions, options)}
+    answers = _kept(store, pending, llm.model.decoder.spec.vocab_size)
     num_tokens = sum(answer.answer_len for answer in answers)
     progress(num_tokens, options.num_tokens)
-    jobs = schedule(questions, options)
-    for _ in answers:
-        next(jobs)
 
-    def is_enough() -> bool:
-        return (num_tokens >= options.num_tokens or time.monotonic() >= deadline_s) and is_usable(answers)
-
-    while not is_enough():
-        chunk = [job for _, job in zip(range(_CHUNK_JOBS), jobs, strict=False)]
-        if not chunk:
+    while pending and not (num_tokens >= options.num_tokens and is_usable(answers)):
+        is_late = clock() >= deadline_s
+        if is_late and is_usable(answers):
             break
-        for job, answer in zip(chunk, _answers(llm, chunk, options), strict=False):
+        jobs = list(itertools.islice(pending.values(), _CHUNK_JOBS))
+        if is_late or num_tokens >= options.num_tokens:
+            jobs = _missing(pending.values(), sides, answers)
+        for job, answer in zip(jobs, _answers(llm, jobs, options, sides), strict=False):
             store.append(len(answers), answer)
             answers.append(answer)
+            del pending[_key(job)]
             num_tokens += answer.answer_len
             progress(num_tokens, options.num_tokens)
-            assert job.question.id == answer.id
-            if is_enough():
-                return answers
+            if num_tokens >= options.num_tokens or clock() >= deadline_s:
+                break
     return answers
 
 
-def is_usable(answers: Sequence[Answer]) -> bool:
-    """Whether there is something to learn from and something to measure on."""
-    long = [a for a in answers if a.answer_len >= 2]
-    return any(a.split == TRAIN for a in long) and any(a.split == HELD_OUT and a.temperature == 0 for a in long)
+def _missing(pending: Iterable[Job], sides: Mapping[str, str], answers: Sequence[Answer]) -> list[Job]:
+    """The next job of each side of which there is no answer that can be used; where there are none, any."""
+    jobs = []
+    for side in (TRAIN, HELD_OUT):
+        if not any(is_usable_for(answer, side) for answer in answers):
+            fits = (j for j in pending if sides[j.question.id] == side and (side == TRAIN or j.temperature == 0))
+            jobs += list(itertools.islice(fits, 1))
+    return jobs or list(itertools.islice(pending, 1))
 
 
-def check_split(questions: Sequence[Question], held_out: float) -> None:
-    """`ConfigError` where there is nothing to train on, or nothing to measure on: found out before any answer."""
-    num_held_out = sum(split_of(question.id, held_out) == HELD_OUT for question in questions)
-    if not 0 < num_held_out < len(questions):
+def _key(job: "Job | Answer") -> tuple[str, float]:
+    return (job.question.id if isinstance(job, Job) else job.id), job.temperature
+
+
+def _kept(store: AnswerStore, pending: dict[tuple[str, float], Job], vocab_size: int) -> list[Answer]:
+    """The answers that are there, up to the first that is not to one of the jobs; theirs are taken out of `pending`."""
+    answers = store.read()
+    for number, answer in enumerate(answers):
+        job = pending.get(_key(answer))
+        found = (answer.seed, answer.token_ids[: answer.prompt_len])
+        if job is None or found != (job.seed, job.question.prompt_ids) or max(answer.token_ids) >= vocab_size:
+            return store.keep(answers[:number], f"answer {number + 1} is not to a question that was asked")
+        del pending[_key(answer)]
+    return answers
+
+
+def check_enough(question_ids: Iterable[str]) -> None:
+    """`ConfigError` where there are too few prompts: found out before any work."""
+    num = len(set(question_ids))
+    if num < 2:
         raise ConfigError(
-            f"of {len(questions)} prompts {num_held_out} are held out to measure on ({held_out:.0%}, chosen by their ids), and "
-            f"{len(questions) - num_held_out} are to train on; both are needed: give more prompts, {math.ceil(4 / held_out)} "
-            f"are nearly always enough"
+            f"there {'is 1 prompt' if num == 1 else 'are no prompts'}; 2 are needed, one to train on and one to measure on, and "
+            f"hundreds to learn much: give more in --prompts, or let the model write some with --own-prompts"
         )
 
 
-def _answers(llm: LLM, jobs: Sequence[Job], options: DistillOptions) -> Iterator[Answer]:
+def _answers(llm: LLM, jobs: Sequence[Job], options: DistillOptions, sides: Mapping[str, str]) -> Iterator[Answer]:
     """In the jobs' order, each as soon as it and those before it are there."""
     params = [SamplingParams(temperature=j.temperature, seed=j.seed, max_tokens=options.max_new_tokens) for j in jobs]
     results = llm.iterate([job.question.prompt_ids for job in jobs], params)
@@ -233,7 +182,7 @@ def _answers(llm: LLM, jobs: Sequence[Job], options: DistillOptions) -> Iterator
         yield Answer(
             id=job.question.id,
             category=job.question.category,
-            split=split_of(job.question.id, options.held_out),
+            split=sides[job.question.id],
             prompt_len=len(job.question.prompt_ids),
             token_ids=(*result.prompt_token_ids, *result.token_ids),
             temperature=job.temperature,

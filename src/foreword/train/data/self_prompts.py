@@ -13,7 +13,7 @@ written in theirs, but for the last ones where time is up.
 import json
 import math
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ from foreword.engine.llm import LLM
 from foreword.errors import ConfigError
 from foreword.files import whole_lines
 from foreword.sampling.params import SamplingParams
-from foreword.train.data.self_distill import DistillOptions, seed_of, split_of
+from foreword.train.data.self_distill import seed_of
 
 NAME = "own_prompts"  # of the prompts and of their file
 _MARK = "FOREWORD"  # stands for what the user says
@@ -51,12 +51,19 @@ _POOR_AFTER, _POOR = 2 * _CHUNK, 0.02  # fewer to keep than this, after so many 
 
 
 def write_own_prompts(
-    llm: LLM, path: Path, num: int, seed: int, progress: Callable[[int, int], None], deadline_s: float = math.inf
+    llm: LLM,
+    path: Path,
+    num: int,
+    seed: int,
+    progress: Callable[[int, int], None],
+    deadline_s: float = math.inf,
+    *,
+    least: int = 2,
+    clock: Callable[[], float] = time.monotonic,
 ) -> int:
     """Have the model write until the file holds `num` prompts; how many it holds.
 
-    Past `deadline_s` (of `time.monotonic`) it stops earlier, but not before there is one to train on and one that is
-    held out.
+    Past `deadline_s` (of `clock`) it stops earlier, but not before there are `least`.
 
     Raises:
         ConfigError: the model has no chat template, or writes nothing that could be a prompt.
@@ -74,8 +81,7 @@ def write_own_prompts(
                 file.write(json.dumps({"id": _id(draw), "turns": [text]}, ensure_ascii=False) + "\n")
 
         def is_over(*ended: int) -> bool:
-            is_late = time.monotonic() >= deadline_s
-            return len(written) >= num or (is_late and _are_usable([*written.values(), *ended]))
+            return len(written) >= num or (clock() >= deadline_s and len({*written.values(), *ended}) >= least)
 
         while not is_over():
             ended: dict[int, str | None] = {}  # before draws that have not
@@ -100,11 +106,6 @@ def write_own_prompts(
 
 def _id(draw: int) -> str:
     return f"{NAME}/{draw}"
-
-
-def _are_usable(draws: Collection[int]) -> bool:
-    """Whether there is one to train on and one to measure on."""
-    return len({split_of(_id(draw), DistillOptions.held_out) for draw in draws}) == 2
 
 
 def user_turn(llm: LLM) -> tuple[list[int], dict[str, Any]]:

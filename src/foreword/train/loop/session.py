@@ -7,24 +7,19 @@ DATA/answers DATA/features                             what it is trained on; se
 
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Protocol
 
 from foreword.engine.llm import LLM
 from foreword.errors import UnknownNameError
-from foreword.train.data.features import FeatureStore, extract_features
-from foreword.train.data.self_distill import (
-    HELD_OUT,
-    Answer,
-    AnswerStore,
-    DistillOptions,
-    Question,
-    check_split,
-    opened,
-    self_distill,
-)
+from foreword.files import write_whole
+from foreword.train.data.answers import HELD_OUT, Answer, AnswerStore
+from foreword.train.data.extract import extract_features
+from foreword.train.data.features import FeatureStore
+from foreword.train.data.self_distill import DistillOptions, Question, check_enough, opened, self_distill
+from foreword.train.data.vocabulary import check_vocab_size
 from foreword.train.loop.optimiser import kind_of
 from foreword.train.loop.phase_times import Times
 from foreword.train.loop.resume_state import Progress
@@ -46,7 +41,7 @@ COUNTED: dict[str, str] = {"ngram_lm": "foreword.train.methods.ngram_lm"}  # no 
 _LIVE_PROMPTS, _LIVE_TOKENS = 16, 128
 _FEATURES_END = 0.7  # of the budget: features of further answers are left out then
 _RESERVED, _MOST_RESERVED_S = 0.18, 45.0
-_LEAST_TRAIN_SHARE = 0.2  # of the budget, however long the data took
+_LITTLE = 0.2  # of the budget is little to train with
 
 
 class Reporter(Protocol):
@@ -96,6 +91,7 @@ def train(
     data: Path | None = None,
     licences: Mapping[str, str] | None = None,
     begun_s: float | None = None,
+    clock: Callable[[], float] = time.monotonic,
 ) -> Progress:
     """Train a drafter for the model of `llm` and leave it in `out`; goes on where an earlier run was.
 
@@ -108,27 +104,36 @@ def train(
         reporter: is told how it goes.
         data: where answers and features are kept (in `out` by default).
         licences: of the prompts by group, for the card.
-        begun_s: when the time budget began, of `time.perf_counter`; by default now.
+        begun_s: when the time budget began, of `clock`; by default now.
+        clock: seconds that pass.
+
+    Raises:
+        ConfigError: the settings do not fit the model or the questions, or the folders hold another run.
     """
     if method not in (known := METHODS | COUNTED):
         raise UnknownNameError("method", method, known)
+    check_enough(question.id for question in questions)
+    times = Times(out / "resume" / "times.json", begun_s, clock)
     if method in COUNTED:
         count = import_module(COUNTED[method]).count
-        return count(llm, questions, out, settings, reporter, data=data, licences=licences, begun_s=begun_s)
+        return count(llm, questions, out, settings, reporter, data=data, licences=licences, times=times)
     module, data, resume = import_module(METHODS[method]), data or out / "data", out / "resume"
-    times = Times(resume / "times.json", time.perf_counter() if begun_s is None else begun_s)
+    target = target_tables(llm)
+    check_vocab_size(settings.draft_vocab_size, target)
+    if hasattr(module, "check"):  # methods that not every model and installation suits
+        module.check(target, settings)
+    taps = module.taps_for(target.spec)
     answers = collect_answers(llm, questions, data, settings, reporter, times, settings.data_share)
-    store = FeatureStore(data, module.taps_for(llm.model.decoder.spec), llm.model.decoder.spec.hidden_size)
+    store = FeatureStore(data, taps, target.spec.hidden_size)
     store.begin({"model_fingerprint": opened(llm).fingerprint, "dtype": llm.model.choice.dtype})
     with times.counting("features"):
         left_s = _FEATURES_END * settings.time_budget_s - times.spent_s
         reporter.phase("reading the answers again for features", left_s)
-        extract_features(llm.model.decoder, answers, store, reporter.data, time.monotonic() + left_s)
+        extract_features(llm.model.decoder, answers, store, reporter.data, clock() + left_s, clock)
     answers = answers[: len(store.entries)]
-    target = target_tables(llm)
     drafter = module.make(target, store, settings, resume)
     times.count_rest()
-    budget_s = max(settings.time_budget_s - times.total_s, _LEAST_TRAIN_SHARE * settings.time_budget_s)
+    budget_s = max(settings.time_budget_s - times.total_s, 0.0)
     own_facts = module.run_facts(settings)
     facts = _facts(method, target, settings) | own_facts.run | {"optimiser": kind_of(drafter.inner)}
 
@@ -151,7 +156,10 @@ def train(
             progress.curve[-1]["tokens_per_step"] = round(verified["tokens_per_step"], 4)
         reporter.best(measures, verified)
 
-    reporter.phase(f"training {method}")
+    little = (
+        f": only {budget_s:.0f} of {settings.time_budget_s:.0f} s are left for it, a longer --time-budget trains better"
+    )
+    reporter.phase(f"training {method}{little if budget_s < _LITTLE * settings.time_budget_s else ''}")
     options = _loop_options(settings, budget_s)
     return Trainer(
         drafter,
@@ -162,6 +170,7 @@ def train(
         reporter.status,
         keep,
         lambda progress: write_curves(out, progress.curve),
+        clock,
     ).run()
 
 
@@ -179,7 +188,7 @@ def verify_and_describe(
 ) -> dict[str, Any] | None:
     """What the real verifier makes of the drafter that was just saved in `out`; its model card is written with that."""
     verified = verified_tokens_per_step(
-        llm.model, method, out, live_prompts(answers), live_tokens(settings), reserve_s(settings) / 3
+        llm.model, method, out, live_prompts(answers), live_tokens(settings), reserve_s(settings) / 3, times.clock
     )
     card = model_card(
         method=method,
@@ -191,7 +200,7 @@ def verify_and_describe(
         facts={**told, **{f"{name}_s": round(value, 1) for name, value in times.values.items()}},
         verified=verified,
     )
-    (out / "README.md").write_text(card, encoding="utf-8")
+    write_whole(out / "README.md", card)
     return verified
 
 
@@ -206,11 +215,12 @@ def collect_answers(
 ) -> list[Answer]:
     """The target's answers: as many as were asked for, or as fit in their share of the time budget."""
     options = DistillOptions(num_tokens=settings.num_tokens, max_new_tokens=settings.max_new_tokens, seed=settings.seed)
-    check_split(questions, options.held_out)
     left_s = share * settings.time_budget_s - times.values.get("answers", 0.0)
     reporter.phase("the model answers the prompts", left_s)
     with times.counting("answers"):
-        return self_distill(llm, questions, AnswerStore(data), options, reporter.data, time.monotonic() + left_s)
+        return self_distill(
+            llm, questions, AnswerStore(data), options, reporter.data, times.clock() + left_s, times.clock
+        )
 
 
 def _facts(method: str, target: TargetTables, settings: TrainSettings) -> dict[str, Any]:

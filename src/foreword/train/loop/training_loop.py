@@ -2,7 +2,7 @@
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,10 +10,10 @@ from typing import Any
 import torch
 
 from foreword.errors import ConfigError
-from foreword.train.data.batches import BatchOrder, Position, collate, in_order
+from foreword.train.data.batches import Batch, BatchOrder, Position, collate, in_order
 from foreword.train.data.features import Entry, FeatureStore
 from foreword.train.loop.optimiser import optimiser_of
-from foreword.train.loop.resume_state import Progress, load_checkpoint, save_checkpoint
+from foreword.train.loop.resume_state import CHECKPOINT, Progress, load_checkpoint, save_checkpoint
 from foreword.train.methods.method import Losses, Measures, Method, Staged
 
 _SMOOTH = 0.98  # of the shown loss
@@ -70,6 +70,7 @@ class Trainer:
         on_status: called after every step.
         on_best: called with the measures when they are the best so far.
         on_measured: called after every measurement, last.
+        clock: seconds that pass.
     """
 
     def __init__(
@@ -82,9 +83,11 @@ class Trainer:
         on_status: Callable[[Status], None],
         on_best: Callable[[Measures, Progress], None],
         on_measured: Callable[[Progress], object] = lambda progress: None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        self._clock, self._end_s = clock, math.inf
         self._method, self._store, self._options = method, store, options
-        self._path, self._facts = folder / "checkpoint.pt", facts
+        self._path, self._facts = folder / CHECKPOINT, facts
         self._on_status, self._on_best, self._on_measured = on_status, on_best, on_measured
         train = [e for e in store.entries if e.split == "train" and e.answer_len >= 2]
         self._held_out = held_out_entries(store, options.eval_answers)
@@ -107,20 +110,21 @@ class Trainer:
         """Train until the end, from wherever the run is; a checkpoint at any moment it may be killed."""
         options, progress = self._options, self.progress
         last_save_s = last_eval_s = progress.elapsed_s
-        begun_s = time.perf_counter() - progress.elapsed_s  # saving and measuring belong to the budget
+        begun_s = self._clock() - progress.elapsed_s  # saving and measuring belong to the budget
+        self._end_s = begun_s + options.time_budget_s
         session_s, session_tokens = 0.0, 0
         measured_step = progress.curve[-1]["step"] if progress.curve else -1
-        while not self._is_over():
-            start_s = time.perf_counter()
+        while not self._is_over() or progress.step == 0:
+            start_s = self._clock()
             losses, num_tokens = self._step()
-            took_s = time.perf_counter() - start_s
+            took_s = self._clock() - start_s
             session_s, session_tokens = session_s + took_s, session_tokens + num_tokens
             measures = None
-            self._step_s, progress.elapsed_s = took_s, time.perf_counter() - begun_s
+            self._step_s, progress.elapsed_s = took_s, self._clock() - begun_s
             if progress.elapsed_s - last_eval_s >= options.eval_every_s and not self._is_over(options.reserve_s):
                 measured_step = progress.step
                 measures = self._measure()
-                last_eval_s = progress.elapsed_s = time.perf_counter() - begun_s
+                last_eval_s = progress.elapsed_s = self._clock() - begun_s
             if measures is not None or progress.elapsed_s - last_save_s >= options.save_every_s:
                 last_save_s = progress.elapsed_s
                 self.save()
@@ -135,13 +139,15 @@ class Trainer:
         save_checkpoint(self._path, self._method.module, self._optimiser, self.progress, self._facts)
 
     def evaluate(self) -> Measures:
-        """Measure the held-out answers."""
-        batches = (
-            (collate(self._store, entries, self._options.max_len), [entry.category for entry in entries])
-            for entries in in_order(self._held_out, self._options.batch_tokens)
-        )
+        """Measure the held-out answers: as many batches of them as the time budget has room for."""
         with self._autocast():
-            return self._method.evaluate(batches)
+            return self._method.evaluate(self._held_out_batches())
+
+    def _held_out_batches(self) -> Iterator[tuple[Batch, list[str | None]]]:
+        for number, entries in enumerate(in_order(self._held_out, self._options.batch_tokens)):
+            if number and self._clock() >= self._end_s:
+                return
+            yield collate(self._store, entries, self._options.max_len), [entry.category for entry in entries]
 
     def _step(self) -> tuple[Losses, int]:
         """One batch; how many answer tokens it had."""

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from foreword.checkpoint.families import FAMILIES
 from foreword.config import ModelSpec
 from foreword.errors import ConfigError
 from foreword.train.data.batches import Batch, collate
@@ -34,7 +35,6 @@ NUM_NODES = 4  # drafted tokens a step, unless the user says otherwise
 EVAL_DEPTH = 4  # chains as long as those that are served
 _NORM_SCALES = tuple(0.8**i for i in range(12))
 _TRIAL_ANSWERS = 4
-_ARCHITECTURES = {"llama": "LlamaForCausalLM", "qwen2": "Qwen2ForCausalLM", "qwen3": "Qwen3ForCausalLM"}
 
 
 class DraftModel:
@@ -98,7 +98,7 @@ class DraftModel:
         tensors["d2t"], _ = vocab_maps(self._vocab_ids, self._target.spec.vocab_size)
         spec = self.module.spec
         config = {
-            "architectures": [_ARCHITECTURES[spec.family]],
+            "architectures": [FAMILIES[spec.family].saved_as],
             "model_type": spec.family,
             **layer_config(spec, spec.num_layers),
             "draft_vocab_size": len(self._vocab_ids),
@@ -146,8 +146,8 @@ def run_facts(settings: TrainSettings) -> RunFacts:
     return RunFacts({"num_layers": settings.num_layers}, told)
 
 
-def make(target: TargetTables, store: FeatureStore, settings: TrainSettings, resume: Path) -> DraftModel:
-    """One that has learnt nothing yet."""
+def check(target: TargetTables, settings: TrainSettings) -> None:
+    """`ConfigError` where the target has too few layers, or no files."""
     num_layers = target.spec.num_layers
     if settings.num_layers >= num_layers:
         raise ConfigError(
@@ -155,6 +155,12 @@ def make(target: TargetTables, store: FeatureStore, settings: TrainSettings, res
         )
     if target.weights is None:
         raise ConfigError("a draft model starts from the target's layers; load the target from its folder or file")
+
+
+def make(target: TargetTables, store: FeatureStore, settings: TrainSettings, resume: Path) -> DraftModel:
+    """One that has learnt nothing yet."""
+    check(target, settings)
+    assert target.weights is not None
     vocab_ids = drafted_vocab(target, store, settings, resume)
     net = DraftModelNet(target.spec, settings.num_layers)
     net.initialise(target.weights)

@@ -27,7 +27,7 @@ from foreword.train.methods import medusa
 from foreword.train.methods.medusa import Medusa
 from foreword.train.methods.medusa_net import MedusaNet
 from foreword.train.methods.method import Losses, Measures, RunFacts, TargetTables
-from foreword.train.methods.tuned_target import TunedTarget
+from foreword.train.methods.tuned_target import TunedTarget, check_tuning
 from foreword.train.out.model_files import write_model
 
 HEADS_ONLY = 0.3  # of the run
@@ -133,6 +133,11 @@ def run_facts(settings: TrainSettings) -> RunFacts:
     return RunFacts(
         {**heads.run, "lora_rank": settings.lora_rank}, {**heads.told, "heads_weight": settings.heads_weight}
     )
+
+
+def check(target: TargetTables, settings: TrainSettings) -> None:
+    """`ConfigError` where the target cannot be tuned: without its files, or without the library that does it."""
+    check_tuning(target)
 
 
 def make(target: TargetTables, store: FeatureStore, settings: TrainSettings, resume: Path) -> Medusa2:

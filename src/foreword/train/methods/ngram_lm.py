@@ -1,7 +1,6 @@
 """Making a table for the drafter `ngram_lm`: no features and no steps, one count over the model's own answers."""
 
 import json
-import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -9,8 +8,9 @@ from typing import Any
 from foreword.draft.lookup.ngram_table import FILE, NgramTable
 from foreword.engine.llm import LLM
 from foreword.files import write_whole
+from foreword.train.data.answers import HELD_OUT, TRAIN, Answer
 from foreword.train.data.ngram_counts import count_ngrams
-from foreword.train.data.self_distill import HELD_OUT, TRAIN, Answer, Question, opened
+from foreword.train.data.self_distill import Question, opened
 from foreword.train.loop.phase_times import Times
 from foreword.train.loop.resume_state import Progress
 from foreword.train.loop.session import Reporter, collect_answers, verify_and_describe
@@ -35,16 +35,15 @@ def count(
     *,
     data: Path | None = None,
     licences: Mapping[str, str] | None = None,
-    begun_s: float | None = None,
+    times: Times,
 ) -> Progress:
     """Have the model answer, count, and leave the table in `out`. See `session.train`; the same command again counts anew."""
     data = data or out / "data"
-    times = Times(out / "resume" / "times.json", time.perf_counter() if begun_s is None else begun_s)
     others_s = times.spent_s - times.values.get("answers", 0.0)  # loading, and prompts of the model's own
     share = _DATA_SHARE - others_s / settings.time_budget_s
     answers = collect_answers(llm, questions, data, settings, reporter, times, share)
     reporter.phase("counting what follows what")
-    checkpoint, start_s, progress = opened(llm), time.perf_counter(), Progress()
+    checkpoint, start_s, progress = opened(llm), times.clock(), Progress()
     train = [answer for answer in answers if answer.split == TRAIN]
     judged = [a for a in answers if a.split == HELD_OUT and a.temperature == 0.0 and a.answer_len >= 2]
     table, measures = NgramTable.empty(ORDER), measure_answers([], _DEPTH)
@@ -63,7 +62,7 @@ def count(
                 "tokens_per_step_chain": round(measures.tokens_per_step, 4),
             }
         )
-    progress.elapsed_s = time.perf_counter() - start_s
+    progress.elapsed_s = times.clock() - start_s
     told = {
         "method": METHOD,
         "target": checkpoint.source,

@@ -6,6 +6,7 @@ where there is one, and hands its states over on the CPU.
 """
 
 import contextlib
+import importlib.util
 import warnings
 from collections.abc import Iterator
 from typing import Any
@@ -89,12 +90,20 @@ def _module_names(target: TargetTables) -> dict[str, str]:
     return found
 
 
+def check_tuning(target: TargetTables) -> None:
+    """`ConfigError` where the target has no files, or peft is missing."""
+    if target.weights is None:
+        raise ConfigError("Medusa-2 tunes the target's own weights; load the target from its folder or file")
+    if importlib.util.find_spec("peft") is None:
+        raise ConfigError("Medusa-2 needs peft, which is not installed; install it: pip install 'peft>=0.17'")
+
+
 def _layers_of(target: TargetTables, dtype: torch.dtype) -> Any:
     """The model without its head, as transformers builds it, with the target's weights."""
     from transformers import AutoConfig, AutoModel
 
-    if target.weights is None:
-        raise ConfigError("Medusa-2 tunes the target's own weights; load the target from its folder or file")
+    check_tuning(target)
+    assert target.weights is not None
     spec = target.spec
     config = AutoConfig.for_model(spec.family, **layer_config(spec, spec.num_layers))
     model = AutoModel.from_config(config, dtype=dtype)
@@ -107,12 +116,8 @@ def _layers_of(target: TargetTables, dtype: torch.dtype) -> Any:
 
 
 def _adapted(model: Any, rank: int) -> Any:
-    try:
-        from peft import LoraConfig, get_peft_model
-    except ImportError as error:
-        raise ConfigError(
-            f"Medusa-2 needs peft, which cannot be imported ({error}); install it: pip install 'peft>=0.17'"
-        ) from error
+    from peft import LoraConfig, get_peft_model
+
     # No dropout: a run that goes on after a break has to draw what it would have drawn without it.
     config = LoraConfig(r=rank, lora_alpha=_ALPHA, target_modules=list(ADAPTED), lora_dropout=0.0)
     with warnings.catch_warnings():  # of transformers to peft, about a name that neither the user nor foreword gave

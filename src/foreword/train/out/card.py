@@ -4,7 +4,8 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from foreword.train.data.self_distill import Answer, Question
+from foreword.train.data.answers import Answer
+from foreword.train.data.self_distill import Question
 from foreword.train.methods.method import Measures
 
 

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from foreword.files import write_whole
+
 logger = logging.getLogger(__name__)
 
 _WIDTH, _HEIGHT, _LEFT, _TOP, _BOTTOM, _RIGHT = 640, 360, 56, 40, 44, 130
@@ -29,8 +31,8 @@ TOKENS = Axis("answer_tokens", 1e6, "million answer tokens")
 def write_curves(folder: Path, curve: Sequence[dict[str, Any]], over: Axis = HOURS) -> list[Path]:
     """Write curve.json, curve.svg and, if it can be drawn, curve.png; returns what was written."""
     paths = [folder / "curve.json", folder / "curve.svg"]
-    paths[0].write_text(json.dumps(list(curve), indent=1) + "\n")
-    paths[1].write_text(_svg(_lines(curve, over), over.label))
+    write_whole(paths[0], json.dumps(list(curve), indent=1) + "\n")
+    write_whole(paths[1], _svg(_lines(curve, over), over.label))
     if _write_png(folder / "curve.png", _lines(curve, over), over.label):
         paths.append(folder / "curve.png")
     return paths

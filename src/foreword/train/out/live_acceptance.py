@@ -4,11 +4,11 @@ import logging
 import math
 import shutil
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from foreword.config import DraftConfig
+from foreword.draft.draft_config import DraftConfig
 from foreword.draft.heads.medusa2 import METHOD as TUNED
 from foreword.engine.llm import LLM, LoadedModel
 from foreword.errors import ForewordError
@@ -27,21 +27,22 @@ def verified_tokens_per_step(
     prompts: Sequence[Sequence[int]],
     max_tokens: int,
     limit_s: float = math.inf,
+    clock: Callable[[], float] = time.monotonic,
 ) -> dict[str, Any] | None:
     """Greedy answers to some prompts, drafted from `folder`; None where this drafter cannot be served here.
 
     After `limit_s` no more are begun. Those that were begun together are all waited for: the first to end are not a fair sample.
     """
-    deadline_s = time.perf_counter() + limit_s
+    deadline_s = clock() + limit_s
     try:
         llm = LLM(
-            drafted_for(model, drafter, folder), DraftConfig(method=drafter, model=str(folder)), batch_size=_TOGETHER
+            drafted_for(model, drafter, folder), DraftConfig(method=drafter, path=str(folder)), batch_size=_TOGETHER
         )
         results = []
         for start in range(0, len(prompts), _TOGETHER):
             part = [list(prompt) for prompt in prompts[start : start + _TOGETHER]]
             results += llm.generate(part, SamplingParams(max_tokens=max_tokens))
-            if time.perf_counter() > deadline_s:
+            if clock() > deadline_s:
                 break
     except ForewordError as error:
         logger.warning("tokens a step were not measured: %s", error)

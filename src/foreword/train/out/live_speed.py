@@ -1,11 +1,11 @@
 """Does a drafter pay on this machine? Held-out prompts with it and without it, in turns, in a few seconds."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from foreword.config import DraftConfig
+from foreword.draft.draft_config import DraftConfig
 from foreword.engine.llm import LLM, LoadedModel
 from foreword.errors import ForewordError
 from foreword.sampling.params import SamplingParams
@@ -35,14 +35,15 @@ def measure_speeds(
     prompts: Sequence[Sequence[int]],
     max_tokens: int,
     limit_s: float,
+    clock: Callable[[], float] = time.monotonic,
 ) -> Speeds | None:
     """Answer prompts in turns until `limit_s` is over, one at least; None where there is nothing to time."""
-    begun_s = time.perf_counter()
+    begun_s = clock()
     try:
         model = drafted_for(model, drafter, folder)
         llms = [
             LLM(model, "none", batch_size=1),
-            LLM(model, DraftConfig(method=drafter, model=str(folder)), batch_size=1),
+            LLM(model, DraftConfig(method=drafter, path=str(folder)), batch_size=1),
         ]
     except ForewordError:
         return None  # the last measurement has said why
@@ -55,7 +56,7 @@ def measure_speeds(
             tokens[side] += stats.new_tokens - 1
             seconds[side] += stats.decode_s
         num_prompts += 1
-        if time.perf_counter() - begun_s > limit_s:
+        if clock() - begun_s > limit_s:
             break
     if not all(tokens) or not all(seconds):
         return None

@@ -12,6 +12,7 @@ import torch
 from safetensors.torch import save as to_bytes
 from torch import Tensor
 
+from foreword.checkpoint.families import FAMILIES
 from foreword.checkpoint.name_map import HF_NAMES, expected_shapes, file_name
 from foreword.checkpoint.opened import Checkpoint
 from foreword.checkpoint.tokenizer import Tokenizer
@@ -20,7 +21,6 @@ from foreword.files import whole_file, write_whole
 from foreword.train.methods.method import TargetTables
 from foreword.train.out.layer_files import layer_config
 
-_ARCHITECTURES = {"llama": "LlamaForCausalLM", "qwen2": "Qwen2ForCausalLM", "qwen3": "Qwen3ForCausalLM"}
 _STORED = ("float32", "float16", "bfloat16")
 
 
@@ -44,7 +44,7 @@ def write_model(folder: Path, target: TargetTables, tensor: Callable[[str], Tens
     tokenizer = checkpoint.tokenizer
     spec, ends = target.spec, {"eos_token_id": list(target.eos_token_ids), "bos_token_id": tokenizer.bos_token_id}
     config = {
-        "architectures": [_ARCHITECTURES[spec.family]],
+        "architectures": [FAMILIES[spec.family].saved_as],
         "model_type": spec.family,
         **layer_config(spec, spec.num_layers),
         "tie_word_embeddings": spec.tied_head,
