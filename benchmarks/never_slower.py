@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any, final
 
 from foreword.adapt.controller import AdaptiveController
-from foreword.adapt.cost import costs_of
+from foreword.adapt.timing import costs_of
 from foreword.bench.intervals import ratio_of
 from foreword.draft.base import BaseDrafter, Plan, RequestView, known_ids
 from foreword.engine.engine import Engine

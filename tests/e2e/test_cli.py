@@ -352,7 +352,7 @@ def test_inspect_says_what_a_model_is(run, tiny):
         "torch float32": 2 * 2 * 2 * 12 * 4,
         "native, torch bfloat16": 2 * 2 * 2 * 12 * 2,
     }
-    assert facts["drafters"]["ngram"].startswith("Prompt lookup")
+    assert facts["drafters"]["ngram"].startswith("prompt lookup")
     code, out, _ = run(tiny, command="inspect")
     assert code == 0
     assert "2 of width 48" in out

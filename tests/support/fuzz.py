@@ -14,13 +14,13 @@ from typing import Any
 import torch
 
 from foreword.adapt.controller import AdaptiveController
-from foreword.adapt.cost import PassCosts
+from foreword.adapt.cost_model import PassCosts
 from foreword.bench.fidelity import explain_difference
 from foreword.engine.fixed_policy import FixedController
 from foreword.engine.llm import LLM
 from foreword.engine.request import Request
 from foreword.engine.result import Result
-from foreword.engine.step import StepTimes
+from foreword.engine.step_clock import StepTimes
 from foreword.errors import ForewordError
 from foreword.sampling.drafting_params import DraftingParams
 from foreword.sampling.grammar import Grammar
@@ -220,7 +220,7 @@ def _llm(model: LoadedModel, combo: Combo) -> LLM:
     controller = fixed
     if combo.policy == "adaptive":
         controller = ByTheBook(fixed, combo.number)
-    object.__setattr__(parts, "controller", controller)
+    llm.engine.parts = replace(parts, controller=controller)
     return llm
 
 
@@ -234,7 +234,7 @@ class ByTheBook(AdaptiveController):
 
     def observe(self, requests, record, times) -> None:
         target_s = self._rng.uniform(0.8, 1.3) * (1 + 0.08 * sum(tree.num_nodes for tree in record.trees))
-        super().observe(requests, record, StepTimes(target_s + 0.1, 0.05, target_s))
+        super().observe(requests, record, StepTimes(draft_s=0.05, target_s=target_s, pack_s=0.05))
 
 
 def _drafter(rng: random.Random, files: TinyFiles) -> dict[str, Any]:

@@ -1,6 +1,7 @@
 """A draft model keeps up with the target, whatever happens to its guesses."""
 
 import logging
+from dataclasses import replace
 
 import pytest
 import torch
@@ -77,7 +78,7 @@ def test_after_plain_steps_it_catches_up_in_one_pass():
 
     target, draft = Target(DECODER), ToyDecoder()
     engine = make_engine(DECODER, model_drafter(draft), target=target, prefill_chunk=64)
-    object.__setattr__(engine.parts, "controller", OnOffOn(5, "draft_model", 64))
+    engine.parts = replace(engine.parts, controller=OnOffOn(5, "draft_model", 64))
     (request,) = run(engine, PROMPTS[:1], [SamplingParams(max_tokens=1 + 2 * 6 + 10 + 3 * 6)])
     assert request.stats.accepted_tokens == request.stats.drafted_tokens == 5 * 5
     assert draft.num_passes == 5 * 5  # one a drafted token: eleven unread tokens are one pass

@@ -171,7 +171,7 @@ def test_a_proposal_is_what_the_network_says_of_the_text(kind_and_folder, width)
     drafter = drafter_of(kind, folder, draft_tree_width=width, draft_tree_depth=3)
     compared = ComparedWithOracle(drafter, Oracle(folder, drafter.need.taps))
     engine = make_engine(DECODER, compared, num_nodes=5, prefill_chunk=4)
-    object.__setattr__(engine.parts, "controller", Rhythm(5, "test", 4))
+    engine.parts = replace(engine.parts, controller=Rhythm(5, "test", 4))
     run(engine, PROMPTS[:2], [SamplingParams(max_tokens=10)] * 2)
     assert compared.num_compared > 10
     assert 0 in compared.begins, "nothing is left out of a short text"

@@ -274,7 +274,7 @@ def test_the_decoder_drafts_what_the_trainer_measured(llm, data, tmp_path):
     optimiser = torch.optim.AdamW(net.parameters(), lr=3e-3)
     greedy = [e for e in store.entries if e.temperature == 0.0 and e.answer_len > 2]
     batch = collate(store, greedy, 512)
-    for _ in range(60):
+    for _ in range(36):
         optimiser.zero_grad()
         trained.loss(batch).loss.backward()
         optimiser.step()
@@ -517,17 +517,17 @@ def test_a_run_ends_within_its_budget_measured(data, tmp_path, eval_every_s, ste
     assert step_s > 15 or took_s > 8.0, "the time is used"
 
 
-@pytest.mark.parametrize(("method", "budget_s"), [("medusa", 12.0), ("medusa", 40.0), ("ngram_lm", 12.0)])
+@pytest.mark.parametrize(("method", "budget_s"), [("medusa", 12.0), ("medusa", 30.0), ("ngram_lm", 12.0)])
 def test_the_time_budget_of_a_whole_run_is_a_bound(llm, questions, tmp_path, monkeypatch, method, budget_s):
-    """Every pass of the model takes 0.1 s, every step 0.3 s: answers, features, training and measuring end in time."""
+    """Every pass of the model takes 0.2 s, every step 1 s: answers, features, training and measuring end in time."""
     clock, forward, step = Clock(), type(llm.model.decoder).forward, Trainer._step
 
     def slow_pass(*arguments, **options):
-        clock.now_s += 0.1
+        clock.now_s += 0.2
         return forward(*arguments, **options)
 
     def slow_step(self):
-        clock.now_s += 0.3
+        clock.now_s += 1.0
         return step(self)
 
     monkeypatch.setattr(type(llm.model.decoder), "forward", slow_pass)
@@ -536,7 +536,7 @@ def test_the_time_budget_of_a_whole_run_is_a_bound(llm, questions, tmp_path, mon
         SETTINGS, time_budget_s=budget_s, num_tokens=10**6, max_new_tokens=4, max_steps=None, num_heads=1
     )
     progress = train(method, llm, questions, tmp_path, settings, Quiet(), clock=clock)
-    assert clock.now_s - 1000.0 <= 1.03 * budget_s + 0.3
+    assert clock.now_s - 1000.0 <= 1.03 * budget_s + 1.0
     assert method == "ngram_lm" or progress.step >= 1
     assert (tmp_path / "config.json").is_file()
 

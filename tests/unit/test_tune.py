@@ -269,9 +269,9 @@ def test_the_command(files, tmp_path, capsys):
 def test_the_table_ends_with_the_answer(files, tmp_path, capsys):
     asked = ["tune", "--model", str(files.target), "--runtime", "torch", "--dtype", "float32", "--threads", "1"]
     options = ["--drafters", "ngram", "--time-budget", "60s", "--max-tokens", "6", "--out", str(tmp_path / "p.json")]
-    assert main([*asked, *options, "--limit", "2"]) == 0
+    assert main([*asked, *options, "--limit", "1"]) == 0
     captured = capsys.readouterr()
-    assert "1 candidate, 2 prompts" in captured.err
+    assert "1 candidate, 1 prompt," in captured.err
     out = " ".join(captured.out.split())
     assert "Times as fast as plain decoding" in out
     assert any(text in out for text in ("Yes: ngram", "No: nothing surely pays", "Too little to tell: the best, ngram"))

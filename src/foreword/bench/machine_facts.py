@@ -11,6 +11,7 @@ from typing import Any
 from foreword.bench.provenance import versions
 from foreword.cache_folder import cache_folder
 from foreword.checkpoint.default_model import DEFAULT_MODEL, default_model_path
+from foreword.checkpoint.trained_drafters import trained_drafter_names
 from foreword.config import STEADY_METHOD
 from foreword.draft.draft_config import DraftConfig
 from foreword.runtime.select import choose_runtime, native_problem
@@ -53,6 +54,7 @@ def machine_facts() -> dict[str, Any]:
         "compilers": _compilers(),
         "cache": {"folder": str(cache), "free_bytes": _free_bytes(cache)},
         "default_model": {"file": DEFAULT_MODEL.file_name, "is_cached": default_model_path(cache).is_file()},
+        "trained_drafters": trained_drafter_names(),
     }
     return facts | {"advice": _advice(facts)}
 
@@ -65,6 +67,11 @@ def _advice(facts: dict[str, Any]) -> list[str]:
         if not facts["compilers"]:
             fix = f"install a C++ compiler (g++ or clang++), then {fix}"
         advice.append(f"the native runtime is not available: {_NATIVE_COST}; {fix}")
+    if not facts["trained_drafters"]:
+        advice.append(
+            "no trained drafter is installed, so auto drafts with suffix alone; 'pip install foreword-drafters' brings those of "
+            "the default model, 'foreword train ngram_lm' makes one for yours"
+        )
     if facts["cache"]["free_bytes"] < _LEAST_FREE_BYTES:
         free = facts["cache"]["free_bytes"] / 1e9
         advice.append(

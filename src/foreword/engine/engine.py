@@ -5,20 +5,20 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import replace
-from functools import partial
 from typing import Any, TypeVar
 
 from foreword.engine.idle import IdleRegions
 from foreword.engine.request import Request
 from foreword.engine.stats import EngineStats
-from foreword.engine.step import StepParts, StepRecord, StepTimes, speculative_step
+from foreword.engine.step import StepParts, StepRecord, speculative_step
+from foreword.engine.step_clock import StepClock, StepTimes
 from foreword.errors import CapacityError
 from foreword.runtime.torch_threads import TorchThreads
 
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
+StepObserver = Callable[[StepRecord, StepTimes], None]
 _FIRST_ROWS = 512  # rows of a new cache region beyond the prompt; it grows when needed
 
 
@@ -29,12 +29,23 @@ class Engine:
     finds its own requests advanced. The cache regions of the last `num_idle` finished requests wait for the
     conversation to go on, unless their memory is needed.
 
+    `observers` are told of every step that has been, and how long it took. `now_s` is the source of time.
+
     What goes wrong with one request ends that one, what goes wrong with a pass all that share it: `Request.error`.
     """
 
-    def __init__(self, parts: StepParts, batch_size: int = 8, num_idle: int = 0) -> None:
+    def __init__(
+        self,
+        parts: StepParts,
+        batch_size: int = 8,
+        num_idle: int = 0,
+        now_s: Callable[[], float] = time.perf_counter,
+    ) -> None:
         self.stats = EngineStats()
-        self.parts = self._watched(parts)
+        self.clock = StepClock(now_s)
+        self.observers: list[StepObserver] = []
+        self.parts = parts
+        parts.target.make_room = self._make_room
         self.batch_size = batch_size
         self.waiting: deque[Request] = deque()
         self.running: list[Request] = []
@@ -61,15 +72,14 @@ class Engine:
             batch = self._select()
             if not batch:
                 return None
-            start_s, stats = time.perf_counter(), self.stats
-            draft_s, target_s = stats.draft_s, stats.target_s
             try:
-                record = speculative_step(batch, self.parts)
-                total_s = time.perf_counter() - start_s
-                stats.num_steps += 1
-                stats.total_s += total_s
-                times = StepTimes(total_s, stats.draft_s - draft_s, stats.target_s - target_s)
+                record = speculative_step(batch, self.parts, self.clock)
+                times = self.clock.times()
+                self.stats.add(times)
                 self.parts.controller.observe(batch, record, times)
+                self.clock.stamp("learn")
+                for observer in self.observers:
+                    observer(record, times)
             except BaseException as error:
                 self._fail(batch, error)  # a failed pass leaves no half-known state behind
                 raise
@@ -128,10 +138,16 @@ class Engine:
         try:
             return call(*args)
         except CapacityError:
-            if not len(self.idle):
+            if not self._make_room():
                 raise
-            self.idle.clear()
             return call(*args)
+
+    def _make_room(self) -> bool:
+        """Free the idle regions; False where there are none."""
+        if not len(self.idle):
+            return False
+        self.idle.clear()
+        return True
 
     def _select(self) -> list[Request]:
         """All decoding requests, and the first that is still reading its prompt."""
@@ -157,40 +173,3 @@ class Engine:
             request.fail(error)
             if request in self.running:
                 self._release(request)
-
-    def _watched(self, parts: StepParts) -> StepParts:
-        """The same parts, with the time spent in drafter and target counted, and room made for passes."""
-        drafter, target = parts.drafter, parts.target
-        in_drafter = partial(_count_time, self.stats, "draft_s")
-        in_target = partial(_count_time, self.stats, "target_s")
-        return replace(
-            parts,
-            drafter=_Instead(drafter, propose=in_drafter(drafter.propose), observe=in_drafter(drafter.observe)),
-            target=_Instead(
-                target,
-                forward=in_target(partial(self._with_room, target.forward)),  # it changes nothing that is committed
-                commit=in_target(target.commit),
-            ),
-        )
-
-
-class _Instead:
-    """Stands in for an object, with some of its calls replaced."""
-
-    def __init__(self, inner: Any, **calls: Callable[..., Any]) -> None:
-        self._inner = inner
-        self.__dict__.update(calls)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._inner, name)
-
-
-def _count_time(stats: EngineStats, total: str, call: Callable[..., Any]) -> Callable[..., Any]:
-    def counted(*args: Any) -> Any:
-        start_s = time.perf_counter()
-        try:
-            return call(*args)
-        finally:
-            setattr(stats, total, getattr(stats, total) + time.perf_counter() - start_s)
-
-    return counted

@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass, field
 
+from foreword.engine.step_clock import StepTimes
+
 
 @dataclass
 class RequestStats:
@@ -59,7 +61,14 @@ class EngineStats:
     draft_s: float = 0.0
     target_s: float = 0.0
 
+    def add(self, times: StepTimes) -> None:
+        """Count a step."""
+        self.num_steps += 1
+        self.total_s += times.total_s
+        self.draft_s += times.drafter_s
+        self.target_s += times.target_s
+
     @property
     def host_s(self) -> float:
-        """Time in neither the drafter nor the target: packing, verification, bookkeeping."""
+        """Time in neither the drafter nor the target: planning, packing, verification, bookkeeping."""
         return self.total_s - self.draft_s - self.target_s

@@ -15,6 +15,7 @@ from typing import Protocol
 from foreword.draft.base import Drafter, DraftNeed, Plan, RequestView
 from foreword.engine.logprobs import Asked, record_logprobs, scored_nodes
 from foreword.engine.request import Request
+from foreword.engine.step_clock import StepClock, StepTimes
 from foreword.runtime.base import Need, PassOutput
 from foreword.target.target import Target
 from foreword.tree.draft_tree import DraftTree
@@ -36,7 +37,7 @@ class Controller(Protocol):
         """What was proposed, without the nodes that do not pay; and the plans with the reason."""
         ...
 
-    def observe(self, requests: Sequence[Request], record: "StepRecord", times: "StepTimes") -> None:
+    def observe(self, requests: Sequence[Request], record: "StepRecord", times: StepTimes) -> None:
         """What the step did and how long it took; called after it."""
         ...
 
@@ -67,41 +68,52 @@ class StepRecord:
     was_prefilling: bool  # whether any request was reading its prompt
 
 
-@dataclass(frozen=True)
-class StepTimes:
-    """How long a step took."""
+def speculative_step(requests: Sequence[Request], parts: StepParts, clock: StepClock) -> StepRecord:
+    """Draft, read everything in one pass, keep the agreed part. `clock` is told when each phase ends."""
+    controller, drafter, target, verifier = parts.controller, parts.drafter, parts.target, parts.verifier
+    clock.start()
 
-    total_s: float
-    draft_s: float  # in the drafter
-    target_s: float  # in the target's pass
+    # 1. Plan: how many nodes each request may draft, and why.
+    plans = controller.plan(requests)
+    clock.stamp("plan")
 
-    @property
-    def host_s(self) -> float:
-        """In neither: packing, verification, bookkeeping, planning."""
-        return max(self.total_s - self.draft_s - self.target_s, 0.0)
+    # 2. Draft: one tree a request, its root the last committed token.
+    proposed = drafter.propose(requests, plans)
+    clock.stamp("draft")
 
+    # 3. Fit: only the nodes that pay, and only what grammars allow.
+    plans, trees = controller.fit(requests, plans, proposed)
+    clock.stamp("fit")
+    trees = [r.attempt(r.guide, tree, plan) or tree for r, tree, plan in zip(requests, trees, plans, strict=True)]
 
-def speculative_step(requests: Sequence[Request], parts: StepParts) -> StepRecord:
-    """Draft, read everything in one pass, keep the agreed part."""
-    plans = parts.controller.plan(requests)  # how many nodes, which drafter, why
-    proposed = parts.drafter.propose(requests, plans)  # one DraftTree a request
-    plans, trees = parts.controller.fit(requests, plans, proposed)  # less what does not pay
-    trees = [  # as grammars want them
-        r.attempt(r.guide, tree, plan) or tree for r, tree, plan in zip(requests, trees, plans, strict=True)
-    ]
-    batch = pack(trees, [r.kv_len for r in requests], [r.slot for r in requests])  # flat over all nodes
-    asks = _ask(requests, trees, batch, parts.verifier)
+    # 4. Target: all nodes of all trees, packed flat, in one pass.
+    batch = pack(trees, [r.kv_len for r in requests], [r.slot for r in requests])
+    asks = _ask(requests, trees, batch, verifier)
     was_prefilling = any(r.is_prefilling for r in requests)
-    is_off = not was_prefilling and not any(
-        plan.num_nodes for plan in plans
-    )  # then the pass is as cheap as a plain one
-    watches = not (is_off and parts.drafter.need.can_miss)
-    output = parts.target.forward(batch, _union(asks, parts.drafter.need if watches else DraftNeed(), trees, batch))
-    verdicts = _verify(requests, trees, batch, asks, output, parts.verifier)  # accepted path + one extra token
-    num_emitted = commit(requests, trees, verdicts, parts.target)  # stop conditions cut; KV keeps the path alone
-    if watches:
-        parts.drafter.observe(requests, trees, verdicts, batch, output)  # what the next proposal needs
+    drafter_sees = _drafter_sees(drafter.need, plans, was_prefilling)
+    need = _union(asks, drafter.need if drafter_sees else DraftNeed(), trees, batch)
+    clock.stamp("pack")
+    output = target.forward(batch, need)
+    clock.stamp("target")
+
+    # 5. Verify: the longest path that the target agrees with, and one token more.
+    verdicts = _verify(requests, trees, batch, asks, output, verifier)
+    clock.stamp("verify")
+
+    # 6. Commit: stop conditions cut what was emitted; the cache keeps the rows of the path alone.
+    num_emitted = commit(requests, trees, verdicts, target)
+    clock.stamp("commit")
+
+    # 7. Observe: what the drafter needs for its next proposals.
+    if drafter_sees:
+        drafter.observe(requests, trees, verdicts, batch, output)
+    clock.stamp("observe")
     return StepRecord(plans, trees, verdicts, batch.num_nodes, num_emitted, was_prefilling)
+
+
+def _drafter_sees(need: DraftNeed, plans: Sequence[Plan], was_prefilling: bool) -> bool:
+    """Whether the drafter looks at the pass. Where nothing is drafted and it can miss one, the pass is a plain one."""
+    return was_prefilling or not need.can_miss or any(plan.num_nodes for plan in plans)
 
 
 def commit(
@@ -172,4 +184,4 @@ def _verify(
     return verdicts
 
 
-__all__ = ["Controller", "RequestView", "StepParts", "StepRecord", "commit", "speculative_step"]
+__all__ = ["Controller", "RequestView", "StepParts", "StepRecord", "StepTimes", "commit", "speculative_step"]

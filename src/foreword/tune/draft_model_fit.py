@@ -8,9 +8,8 @@ S(k)    (1 - alpha^(k + 1)) / (1 - alpha) / (T(k + 1) / T(1) + k c)             
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from foreword.adapt.cost import costs_of
 from foreword.adapt.estimate import MOST_DRAFTED, best_k, speed_up
-from foreword.adapt.timing import time_passes
+from foreword.adapt.timing import costs_of, time_passes
 from foreword.checkpoint.pairing import Pairing
 from foreword.engine.stats import RequestStats
 from foreword.target.load_model import LoadedModel, load_draft_model

@@ -72,6 +72,7 @@ def _print_facts(facts: dict[str, Any]) -> None:
         "native runtime": "available" if native["is_available"] else f"not available: {native['problem']}",
         "chosen here": f"{facts['choice']['runtime']} {facts['choice']['dtype']}: {facts['choice']['reason']}",
         "default drafter": "{default}: {why}; {otherwise}".format(**facts["drafter"]),
+        "trained drafters": ", ".join(facts["trained_drafters"]) or "none",
         "compilers": ", ".join(facts["compilers"].values()) or "none found",
         "cache": f"{cache['folder']}, {cache['free_bytes'] / 1e9:.1f} GB free",
         "default model": is_cached,
