@@ -56,7 +56,7 @@ def main() -> None:
         for draft, make in makers.items():
             for name in RULES:
                 rule = make_verifier(name)
-                llm = LLM(model, "none")
+                llm = LLM(model, "none", prefix_cache=False)
                 target = Target(model.decoder, model)
                 parts = StepParts(FixedController(args.k, draft), make(target, rule.draft_mode), target, rule)
                 llm.replace_engine(Engine(parts, batch_size=8))

@@ -14,7 +14,7 @@ while kill -0 "$pid" 2>/dev/null; do
   sleep 1
   elapsed=$((elapsed + 1))
   if [ $((elapsed % every)) -eq 0 ] && kill -0 "$pid" 2>/dev/null; then
-    printf '  %3d s  %s\n' "$elapsed" "$(tail -n 1 "$log" | tr -d '\r' | cut -c1-80)"
+    printf '  %3d s  %s\n' "$elapsed" "$(grep -v '^ *WARNING' "$log" | tail -n 1 | tr -d '\r' | cut -c1-80)"
   fi
 done
 wait "$pid" && exit 0

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tomllib
@@ -12,6 +13,10 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 PACKAGES = {"foreword": ROOT, "foreword-kernels": ROOT / "kernels", "foreword-drafters": ROOT / "checkpoints"}
+
+
+# A source tree on PYTHONPATH would hide what is installed, and tell pip that foreword is there already.
+VARIABLES = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
 
 
 def settings(folder: Path) -> dict:
@@ -32,15 +37,21 @@ def environment(tmp_path_factory) -> Path:
     """An environment with the wheels alone; torch and the like are those of the environment that tests run in."""
     folder = tmp_path_factory.mktemp("wheels")
     pip = [sys.executable, "-m", "pip", "--disable-pip-version-check"]
+    # From a copy: nothing that an earlier build left beside the source may get into a wheel.
+    unwanted = shutil.ignore_patterns(
+        ".git", ".venv", "build", "dist", "*.egg-info", "__pycache__", ".*_cache", ".hypothesis"
+    )
+    shutil.copytree(ROOT, folder / "source", ignore=unwanted)
+    places = [str(folder / "source" / package.relative_to(ROOT)) for package in PACKAGES.values()]
     build = [*pip, "wheel", "--quiet", "--no-deps", "--no-build-isolation", "--wheel-dir", str(folder / "dist")]
-    subprocess.run([*build, *map(str, PACKAGES.values())], check=True)
+    subprocess.run([*build, *places], check=True, env=VARIABLES)
+    shutil.rmtree(folder / "source")
     venv.create(folder / "venv", with_pip=False)
     wheels = sorted(map(str, (folder / "dist").glob("*.whl")))
     assert len(wheels) == len(PACKAGES)
     bin_folder = folder / "venv" / ("Scripts" if sys.platform == "win32" else "bin")
-    subprocess.run(
-        [*pip, "--python", str(bin_folder / "python"), "install", "--quiet", "--no-deps", *wheels], check=True
-    )
+    install = [*pip, "--python", str(bin_folder / "python"), "install", "--quiet", "--no-deps", *wheels]
+    subprocess.run(install, check=True, env=VARIABLES)
     (site,) = (folder / "venv").rglob("site-packages")
     # A path alone: the editable install of the source tree beside these packages is not followed.
     (site / "others.pth").write_text(str(Path(pytest.__file__).parents[1]) + "\n")
@@ -49,13 +60,12 @@ def environment(tmp_path_factory) -> Path:
 
 def run(environment: Path, *arguments: str) -> str:
     """What a command says, in a folder far from the source tree."""
-    variables = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     done = subprocess.run(
         [str(environment / arguments[0]), *arguments[1:]],
         capture_output=True,
         text=True,
         cwd=environment,
-        env=variables,
+        env=VARIABLES,
         check=False,
     )
     assert done.returncode == 0, done.stderr

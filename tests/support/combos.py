@@ -140,6 +140,11 @@ All sampling options, grammars, `n`, log-probabilities, stop strings, streams, p
 `history`, `adaptive`), prefill chunks and per-request drafting can be combined with every row: none of
 them changes a cell above. `tests/equivalence/test_fuzz.py` runs random combinations of them, `make
 fuzz` 5,000.
+
+The prefix cache goes with every drafter above under `match`. Draft models copy what another request's draft cache holds; EAGLE and
+Medusa heads and `recycling` begin with the positions that are read, which changes how much is accepted, never the tokens. With
+another verifier, where drafts influence the tokens, prompts are read whole for `recycling`, `lookahead`, EAGLE and Medusa heads and
+cascades of them. A drafter of your own that needs hidden states of every position has prompts read whole with any verifier.
 """
 
 

@@ -32,12 +32,13 @@ def toy_llm(
     llm = kind(model, "ngram", batch_size=batch_size, **options)
     from foreword.engine.engine import Engine
     from foreword.engine.fixed_policy import FixedController
+    from foreword.engine.kv_budget import KVBudget
     from foreword.engine.step import StepParts
     from foreword.target.target import Target
     from foreword.verify.base import Matching
 
     parts = StepParts(FixedController(16, drafter.name, 4), drafter, Target(decoder), Matching())
-    llm.replace_engine(Engine(parts, batch_size, num_idle=batch_size))
+    llm.replace_engine(Engine(parts, batch_size, KVBudget(max_finished=64)))
     return llm
 
 

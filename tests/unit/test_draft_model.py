@@ -9,6 +9,7 @@ import torch
 from foreword.draft.draft_config import DraftConfig
 from foreword.draft.model.draft_model import DraftModelOptions, ModelDrafter
 from foreword.engine.fixed_policy import FixedController
+from foreword.engine.kv_budget import KVBudget
 from foreword.engine.request import Request
 from foreword.errors import ConfigError
 from foreword.sampling.draft_sampling import DraftMode
@@ -82,6 +83,27 @@ def test_after_plain_steps_it_catches_up_in_one_pass():
     (request,) = run(engine, PROMPTS[:1], [SamplingParams(max_tokens=1 + 2 * 6 + 10 + 3 * 6)])
     assert request.stats.accepted_tokens == request.stats.drafted_tokens == 5 * 5
     assert draft.num_passes == 5 * 5  # one a drafted token: eleven unread tokens are one pass
+
+
+@pytest.mark.parametrize("length", [200, 1300])
+def test_texts_that_begin_alike_are_read_once(length, monkeypatch):
+    draft = BlurredDecoder(DECODER, 0.4)
+    num_read, inner = [], draft.forward
+    monkeypatch.setattr(draft, "forward", lambda batch, *rest: num_read.append(batch.num_nodes) or inner(batch, *rest))
+    drafter = CheckedFollower(model_drafter(draft))
+    stem = [(i * i) % 12 for i in range(length)]
+    prompts, params = [[*stem, i] for i in range(4)], SamplingParams(max_tokens=16)
+    engine = make_engine(DECODER, drafter, prefill_chunk=512, num_nodes=2, budget=KVBudget(max_finished=4))
+    requests = [Request(prompt, params, context_len=4096) for prompt in prompts]
+    for request in requests:
+        engine.add(request)
+    while engine.step():
+        pass
+    for request, prompt in zip(requests, prompts, strict=True):
+        assert request.new_ids == plain_tokens(DECODER, prompt, params)
+    begun = sum(number for number in num_read if number > 32)
+    assert length <= begun <= length + 4
+    assert drafter.drafter.follower.cache.num_open == 0
 
 
 def test_one_pass_a_depth_serves_all_requests():

@@ -20,6 +20,7 @@ from foreword.draft.lookup.ngram import NgramDrafter
 from foreword.draft.registry import make_drafter
 from foreword.engine.engine import Engine
 from foreword.engine.fixed_policy import FixedController
+from foreword.engine.kv_budget import KVBudget
 from foreword.engine.request import Request
 from foreword.engine.step import StepParts
 from foreword.errors import CheckpointError, ConfigError, ModelNotFoundError, UnsupportedModelError
@@ -322,7 +323,7 @@ def test_a_text_whose_beginning_it_did_not_see_is_drafted_for_after_a_pass(kind_
     drafter = drafter_of(kind, folder, draft_tree_width=1, draft_tree_depth=2)
     compared = ComparedWithOracle(drafter, Oracle(folder, drafter.need.taps))
     parts = StepParts(FixedController(3, "test"), compared, Target(DECODER), Matching())
-    engine = Engine(parts, 1, num_idle=1)
+    engine = Engine(parts, 1, KVBudget(max_finished=1))
     first = answer(engine, PROMPTS[0])
     longer = [*first.token_ids, 4, 9]
     num_compared, compared.begins = compared.num_compared, []

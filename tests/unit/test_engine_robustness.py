@@ -226,25 +226,25 @@ async def collect(pieces):
 
 
 class TightCache(ToyCache):
-    """Room for so many rows over all regions."""
+    """Memory for so many rows over all regions, and nobody knows it beforehand."""
 
     def __init__(self, limit: int) -> None:
         super().__init__()
-        self.limit, self.reserved = limit, {}
+        self.limit = limit
 
     def open(self, capacity: int) -> int:
-        slot = super().open(0)
-        self.reserved[slot] = 0
-        return slot
-
-    def close(self, slot: int) -> None:
-        super().close(slot)
-        del self.reserved[slot]
+        self._take(capacity)
+        return super().open(capacity)
 
     def reserve(self, slot: int, capacity: int) -> None:
-        if sum(self.reserved.values()) - self.reserved[slot] + capacity > self.limit:
-            raise CapacityError(f"{capacity} rows do not fit")
-        self.reserved[slot] = max(self.reserved[slot], capacity)
+        held = self.capacities[slot]
+        if capacity > held:
+            self._take(max(capacity, held * 3 // 2) - held)
+        super().reserve(slot, capacity)
+
+    def _take(self, num_rows: int) -> None:
+        if self.num_bytes + num_rows > self.limit:
+            raise CapacityError(f"{num_rows} rows do not fit")
 
 
 class TightDecoder(ToyDecoder):
@@ -252,13 +252,13 @@ class TightDecoder(ToyDecoder):
         return TightCache(20)
 
 
-def test_idle_regions_make_room_for_a_pass():
+def test_finished_regions_make_room_where_memory_is_short():
     llm = toy_llm(TightDecoder(TOKENIZER.vocab_size), TOKENIZER)
-    for start in range(4):  # each takes 13 rows, of 20
+    for start in range(4):  # each takes 14 rows, of 20
         (result,) = llm.generate([[start, 1]], PARAMS)
         assert result.token_ids == plain_tokens(DECODER, [start, 1], PARAMS)
     assert llm.engine.parts.target.cache.num_open == 1
-    with pytest.raises(CapacityError):  # nothing idle is left to give
+    with pytest.raises(CapacityError):  # nothing is left to give
         llm.generate([[1]], SamplingParams(max_tokens=40))
     assert llm.engine.parts.target.cache.num_open == 0
 

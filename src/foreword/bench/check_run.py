@@ -78,7 +78,7 @@ def run_modes(
 
     `ahead` must have room for that batch. `on_answer` is called after each answer.
     """
-    plain = LLM(ahead.model, "none", batch_size=batch_size)
+    plain = LLM(ahead.model, "none", batch_size=batch_size, prefix_cache=False)
     promise = promise_of(ahead.engine.parts.verifier)
     for mode in modes:
         reference = _answers(plain, prompts, mode.params, 1, on_answer)

@@ -14,6 +14,8 @@ from foreword.checkpoint.default_model import DEFAULT_MODEL, default_model_path
 from foreword.checkpoint.trained_drafters import trained_drafter_names
 from foreword.config import STEADY_METHOD
 from foreword.draft.draft_config import DraftConfig
+from foreword.engine.kv_budget import default_budget
+from foreword.runtime.native_load import available_bytes
 from foreword.runtime.select import choose_runtime, native_problem
 
 _COMPILERS = ("c++", "g++", "clang++", "cl")
@@ -51,6 +53,7 @@ def machine_facts() -> dict[str, Any]:
         "native": {"is_available": problem is None, "problem": problem, "cost": _NATIVE_COST if problem else None},
         "choice": {"runtime": choice.name, "dtype": choice.dtype, "device": choice.device, "reason": choice.reason},
         "drafter": {"default": DraftConfig.method, "why": _DRAFTER_WHY, "otherwise": _DRAFTER_OTHERWISE},
+        "kv_cache": {"budget_bytes": default_budget(available_bytes()).total_bytes},
         "compilers": _compilers(),
         "cache": {"folder": str(cache), "free_bytes": _free_bytes(cache)},
         "default_model": {"file": DEFAULT_MODEL.file_name, "is_cached": default_model_path(cache).is_file()},

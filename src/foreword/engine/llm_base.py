@@ -40,6 +40,10 @@ class LLMBase:
             Default: adaptive for drafter "auto", fixed for the others.
         max_queue: most calls that may wait for a place in the batch, above which a call raises `QueueFullError`; None
             for no limit. A call counts once, however many prompts it has.
+        prefix_cache: whether a prompt that begins as an earlier or a running one does is read from there on only. The
+            tokens are the same; turn it off to measure.
+        kv_cache_bytes: most memory for keys and values, above which requests wait. None: three quarters of what is free
+            once the model is loaded, of which an eighth of the free memory may hold those of finished requests.
         runtime, dtype, device, kv_dtype, threads, cache_dir, show_progress: see `load_model`.
 
     Raises:
@@ -59,6 +63,8 @@ class LLMBase:
         batch_size: int = 8,
         policy: str | None = None,
         max_queue: int | None = 1024,
+        prefix_cache: bool = True,
+        kv_cache_bytes: int | None = None,
         runtime: str = "auto",
         dtype: str = "auto",
         device: str = "auto",
@@ -77,6 +83,8 @@ class LLMBase:
             batch_size=batch_size,
             policy=policy,
             max_queue=max_queue,
+            prefix_cache=prefix_cache,
+            kv_cache_bytes=kv_cache_bytes,
             load_options={
                 "runtime": runtime,
                 "dtype": dtype,

@@ -5,6 +5,7 @@ from bisect import bisect_left
 from collections import Counter
 from collections.abc import Sequence
 
+from foreword.engine.kv_memory import KVMemory
 from foreword.engine.request import Request
 from foreword.engine.snapshot import TIME_BUCKETS_S, DraftSnapshot, EngineSnapshot, HistogramSnapshot
 from foreword.engine.stats import EngineStats, RequestStats
@@ -37,7 +38,8 @@ class EngineMetrics:
         self.num_steps = 0
         self.prompt_tokens = self.cached_tokens = self.generated_tokens = 0
         self.prefix_cache_queries = self.prefix_cache_hits = 0
-        self.kv_cache_bytes = 0
+        self.prefix_cache_evictions = self.num_preempted = 0
+        self.kv_cache_bytes = self.prefix_cache_bytes = 0
         self.finished: Counter[str] = Counter()
         self.drafters: dict[str, RequestStats] = {}  # their counts alone
         self.queue_time, self.time_to_first_token = Histogram(), Histogram()
@@ -53,10 +55,9 @@ class EngineMetrics:
         self.prefix_cache_queries += 1
         self.prefix_cache_hits += request.stats.cached_tokens > 0
 
-    def stepped(self, requests: Sequence[Request], record: StepRecord, kv_cache_bytes: int) -> None:
+    def stepped(self, requests: Sequence[Request], record: StepRecord) -> None:
         """A pass was run for these requests."""
         self.num_steps += 1
-        self.kv_cache_bytes = kv_cache_bytes
         now_s = time.perf_counter()
         for index, (request, kept) in enumerate(zip(requests, record.num_emitted, strict=True)):
             tree = record.trees[index]
@@ -75,6 +76,11 @@ class EngineMetrics:
                 last_s = now_s
             if kept:
                 self.time_between_tokens.add((now_s - last_s) / kept, kept)
+
+    def holds(self, memory: KVMemory) -> None:
+        """What is held between two passes."""
+        self.kv_cache_bytes, self.prefix_cache_bytes = memory.num_bytes, memory.prefixes.num_bytes
+        self.prefix_cache_evictions, self.num_preempted = memory.prefixes.num_evicted, memory.num_preempted
 
     def ended(self, request: Request, has_started: bool = True) -> None:
         """A request ended, however it did."""
@@ -95,12 +101,15 @@ class EngineMetrics:
             num_running=num_running,
             num_waiting=max(num_submitted - self.num_started - self.num_unstarted, 0),
             kv_cache_bytes=self.kv_cache_bytes,
+            prefix_cache_bytes=self.prefix_cache_bytes,
             num_steps=self.num_steps,
             prompt_tokens=self.prompt_tokens,
             cached_tokens=self.cached_tokens,
             generated_tokens=self.generated_tokens,
             prefix_cache_queries=self.prefix_cache_queries,
             prefix_cache_hits=self.prefix_cache_hits,
+            prefix_cache_evictions=self.prefix_cache_evictions,
+            num_preempted=self.num_preempted,
             finished=dict(self.finished),
             drafters={name: _draft_snapshot(counts) for name, counts in list(self.drafters.items())},
             queue_time=self.queue_time.snapshot(),

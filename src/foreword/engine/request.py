@@ -77,6 +77,7 @@ class Request:
         self.prompt_logprobs: list[TokenLogprob | None] = [None]
         self.slot = -1
         self.kv_len = 0
+        self.was_preempted = False  # it was running, and had to begin anew
         self.finish_reason: FinishReason | None = "length" if self.remaining == 0 else None
         self.error: Exception | None = None  # what ended it before its time; its owner is told
         self.stats = RequestStats(prompt_tokens=self.prompt_len)
@@ -100,8 +101,8 @@ class Request:
 
     @property
     def is_prefilling(self) -> bool:
-        """Whether no token of the answer has been drawn yet."""
-        return len(self.token_ids) == self.prompt_len
+        """Whether it reads tokens that are decided: its prompt, or after a preemption its answer so far too."""
+        return len(self.token_ids) == self.prompt_len or self.num_unread > 1
 
     @property
     def is_finished(self) -> bool:
@@ -115,6 +116,12 @@ class Request:
         if not isinstance(error, Exception):
             error = ForewordError(f"the pass that this request shared with others was ended by {error!r}; ask again")
         self.error, self.finish_reason = error, "abort"
+
+    def restart(self) -> None:
+        """Its region of the cache is gone: everything is to be read again. The tokens stay."""
+        self.kv_len = 0
+        self.was_preempted = True
+        self.prompt_logprobs = [None]
 
     def attempt(self, call: Callable[..., T], *args: object) -> T | None:
         """A step that is about this request alone. None where it raises, or an earlier one did: that ends no other."""
@@ -136,7 +143,7 @@ class Request:
         """Add new tokens up to the first stop condition; returns how many were kept."""
         kept, self.finish_reason = cut(emitted, self.remaining, self.stop_ids, self.text)
         now = time.perf_counter()
-        if self.is_prefilling and kept:
+        if kept and not self.new_ids:
             self.first_token_s = now
             self.stats.prefill_s = now - self.start_s
         self.token_ids.extend(emitted[:kept])

@@ -11,6 +11,7 @@ from foreword.draft.draft_config import DraftConfig, draft_config
 from foreword.draft.registry import make_drafter
 from foreword.engine.compatibility import check_pair
 from foreword.engine.engine import Engine
+from foreword.engine.kv_budget import kv_budget
 from foreword.engine.policy import check_policy, make_controller
 from foreword.engine.profile_file import Profile, read_profile
 from foreword.engine.step import StepParts
@@ -40,6 +41,8 @@ class Settings:
     verifier: Verifier
     batch_size: int
     max_queue: int | None
+    prefix_cache: bool
+    kv_cache_bytes: int | None
     load_options: dict[str, Any]  # of `load_model`
     profile: Profile | None
 
@@ -65,6 +68,8 @@ def resolve(
     batch_size: int,
     policy: str | None,
     max_queue: int | None,
+    prefix_cache: bool,
+    kv_cache_bytes: int | None,
     load_options: dict[str, Any],
 ) -> Settings:
     """Check every argument; `ConfigError` for the first that is wrong. Reads the profile, and loads nothing."""
@@ -72,6 +77,10 @@ def resolve(
     _check_number("batch_size", batch_size)
     if max_queue is not None:
         _check_number("max_queue", max_queue, ", or None for no limit")
+    if type(prefix_cache) is not bool:
+        raise ConfigError(f"prefix_cache is {prefix_cache!r}; allowed: True or False")
+    if kv_cache_bytes is not None:
+        _check_number("kv_cache_bytes", kv_cache_bytes, ", or None for a share of the free memory")
     tuned = None if profile is None else read_profile(profile)
     drafter = drafter if speculative_config is None else speculative_config
     if drafter is None and tuned is not None:
@@ -86,7 +95,7 @@ def resolve(
         raise ConfigError(f"{', '.join(given)} cannot change a model that is already loaded")
     if tuned is not None and not isinstance(model, LoadedModel):
         given = tuned.load_options(given)
-    return Settings(model, config, policy, rule, batch_size, max_queue, given, tuned)
+    return Settings(model, config, policy, rule, batch_size, max_queue, prefix_cache, kv_cache_bytes, given, tuned)
 
 
 def build(settings: Settings) -> Built:
@@ -105,7 +114,8 @@ def build(settings: Settings) -> Built:
     num_nodes = 0 if config.method == "none" else config.num_speculative_tokens or 0
     controller = make_controller(settings.policy if num_nodes else "fixed", target, num_nodes, config.method)
     parts = StepParts(controller, drafter, target, settings.verifier)
-    engine = Engine(parts, settings.batch_size, num_idle=settings.batch_size)
+    budget = kv_budget(model.decoder, settings.kv_cache_bytes, settings.prefix_cache)
+    engine = Engine(parts, settings.batch_size, budget)
     return Built(model, config, drafter, engine)
 
 

@@ -40,7 +40,7 @@ class DraftSnapshot:
 
 @dataclass(frozen=True)
 class EngineSnapshot:
-    """Counters and histograms since the model was loaded; they only grow, but for the first three.
+    """Counters and histograms since the model was loaded; they only grow, but for the first four.
 
     Times are measured from the call: `queue_time` to admission, `time_to_first_token`, `end_to_end` to the last token.
     `time_between_tokens` counts every token after an answer's first: those of one step share its time.
@@ -49,12 +49,15 @@ class EngineSnapshot:
     num_running: int  # requests in the batch
     num_waiting: int  # requests that wait for a place in it
     kv_cache_bytes: int  # of the target's keys and values, kept ones included
+    prefix_cache_bytes: int  # of these, regions of finished requests
     num_steps: int  # passes of the target
     prompt_tokens: int  # of requests that were admitted
     cached_tokens: int  # of those, found in the prefix cache instead of read
     generated_tokens: int
     prefix_cache_queries: int  # requests that looked for their prompt's beginning
     prefix_cache_hits: int  # those that found some of it
+    prefix_cache_evictions: int  # regions of finished requests that had to make way
+    num_preempted: int  # times that a running request had to, and was read again later
     finished: dict[str, int]  # requests by reason: stop, length, abort, timeout, error
     drafters: dict[str, DraftSnapshot]  # by the drafter's name
     queue_time: HistogramSnapshot

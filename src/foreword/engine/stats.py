@@ -13,7 +13,7 @@ class RequestStats:
     """
 
     prompt_tokens: int = 0
-    cached_tokens: int = 0  # of the prompt, kept from the conversation so far instead of read anew
+    cached_tokens: int = 0  # of the prompt, found in the prefix cache instead of read
     new_tokens: int = 0
     num_steps: int = 0  # target passes after prefill
     drafted_tokens: int = 0

@@ -122,12 +122,12 @@ def commit(
     """Add the emitted tokens up to a stop condition and keep the cache rows of all of them but the last."""
     num_emitted = []
     for request, tree, verdict in zip(requests, trees, verdicts, strict=True):
-        was_prefilling = request.is_prefilling
+        draws_next = bool(request.new_ids) and tree.num_known == request.num_unread  # not the first token
         kept = request.attempt(request.extend, verdict.emitted) or 0
         num_rows = tree.num_known + max(kept - 1, 0)
         target.commit(request.slot, verdict.path[:num_rows])
         request.kv_len += num_rows
-        if not was_prefilling:
+        if draws_next:
             max_depth = max(tree.depths) - tree.num_known + 1
             request.stats.record_step(tree.num_drafted, max_depth, min(kept, verdict.num_accepted))
         num_emitted.append(kept)

@@ -112,6 +112,13 @@ class KVCache(Protocol):
         """Reserve a region of at least `capacity` rows; returns its slot."""
         ...
 
+    def fork(self, slot: int, length: int, capacity: int) -> int:
+        """A new region that begins with copies of the first `length` committed rows of `slot`; returns its slot.
+
+        It has at least `capacity` rows and at least `length`; `slot` is left as it is. Raises what `open` raises.
+        """
+        ...
+
     def close(self, slot: int) -> None:
         """Free the region."""
         ...
@@ -146,6 +153,10 @@ class KVCache(Protocol):
     @property
     def num_bytes(self) -> int:
         """Memory that the regions take."""
+        ...
+
+    def region_bytes(self, capacity: int) -> int:
+        """Memory that a region of `capacity` rows takes; 0 where that is not known before the first pass."""
         ...
 
 

@@ -170,10 +170,14 @@ class NativeKVCache:
         """Memory that the regions take."""
         return self.handle.num_bytes
 
-    def _too_large(self, capacity: int) -> CapacityError:
+    def region_bytes(self, capacity: int) -> int:
+        """Memory that a region of `capacity` rows takes."""
         spec, rows = self._spec, -(-capacity // 64) * 64  # as the kernels round them, heads padded to whole lanes
         head_bytes = -(-spec.head_dim // 16) * 16 * KV_BYTES[self.dtype]
-        num_bytes = rows * spec.num_layers * 2 * spec.num_kv_heads * head_bytes
+        return rows * spec.num_layers * 2 * spec.num_kv_heads * head_bytes
+
+    def _too_large(self, capacity: int) -> CapacityError:
+        num_bytes = self.region_bytes(capacity)
         smaller = ', a shorter context or kv_dtype "bfloat16"' if self.dtype == "float32" else " or a shorter context"
         return CapacityError(
             f"a {self.dtype} key-value cache of {capacity} positions takes {num_bytes / 2**20:.0f} MiB, which could not be allocated "

@@ -67,6 +67,11 @@ class TorchDecoder:
         part._layers = self._layers[:num_layers]
         return part
 
+    @property
+    def device(self) -> torch.device:
+        """Where weights, keys and values are."""
+        return self._device
+
     def new_cache(self) -> TorchKVCache:
         """An empty cache of this decoder's shape."""
         return TorchKVCache(self._spec, self._device, self._dtype)

@@ -6,7 +6,7 @@ rows   [0, length)                         committed
 """
 
 from collections.abc import Sequence
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, Protocol, Self, TypeVar
 
 from foreword.errors import CapacityError
 
@@ -30,6 +30,10 @@ class Region(Protocol):
         """Copy the rows `sources` to `first` and on; they may overlap."""
         ...
 
+    def copy_rows(self, other: Self, length: int) -> None:
+        """Copy the first `length` rows of another region to the first rows of this one."""
+        ...
+
 
 R = TypeVar("R", bound=Region)
 
@@ -48,6 +52,20 @@ class RegionCache(Generic[R]):
         slot = next(number for number in range(len(self._regions) + 1) if number not in self._regions)
         self._regions[slot] = self._new_region(capacity)
         return slot
+
+    def fork(self, slot: int, length: int, capacity: int) -> int:
+        """A new region that begins with copies of the first `length` committed rows of `slot`; returns its slot."""
+        source = self._region(slot)
+        assert 0 <= length <= source.length, f"cannot fork {length} rows of slot {slot}, which holds {source.length}"
+        forked = self.open(max(capacity, length))
+        region = self._regions[forked]
+        try:
+            region.copy_rows(source, length)
+        except CapacityError:
+            self.close(forked)
+            raise
+        region.length = length
+        return forked
 
     def close(self, slot: int) -> None:
         """Free the region."""

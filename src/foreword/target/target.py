@@ -4,7 +4,6 @@ from collections.abc import Callable, Sequence
 from typing import final
 
 from foreword.config import ModelSpec
-from foreword.errors import CapacityError
 from foreword.runtime.base import Decoder, KVCache, Need, PassOutput
 from foreword.target.load_model import LoadedModel
 from foreword.tree.pack import PackedBatch
@@ -22,7 +21,7 @@ class Target:
     def __init__(self, decoder: Decoder, model: LoadedModel | None = None) -> None:
         self.decoder, self.model = decoder, model
         self.cache: KVCache = decoder.new_cache()
-        self.make_room: Callable[[], bool] = lambda: False  # frees memory of the cache; whether there was any to free
+        self.reserve: Callable[[int, int], None] = self.cache.reserve  # an engine puts its memory budget here
 
     @property
     def spec(self) -> ModelSpec:
@@ -30,20 +29,12 @@ class Target:
         return self.decoder.spec
 
     def forward(self, batch: PackedBatch, need: Need) -> PassOutput:
-        """Read all nodes once; nothing is committed yet. Where memory is short, once more after `make_room`."""
-        try:
-            return self._forward(batch, need)
-        except CapacityError:
-            if not self.make_room():
-                raise
-            return self._forward(batch, need)
+        """Read all nodes once; nothing is committed yet."""
+        for request, slot in enumerate(batch.slots):
+            num_nodes = batch.starts[request + 1] - batch.starts[request]
+            self.reserve(slot, batch.kv_lens[request] + num_nodes)
+        return self.decoder.forward(batch, self.cache, need)
 
     def commit(self, slot: int, path: Sequence[int]) -> None:
         """Keep the rows of `path`, drop the rest of the pass."""
         self.cache.commit(slot, path)
-
-    def _forward(self, batch: PackedBatch, need: Need) -> PassOutput:
-        for request, slot in enumerate(batch.slots):
-            num_nodes = batch.starts[request + 1] - batch.starts[request]
-            self.cache.reserve(slot, batch.kv_lens[request] + num_nodes)
-        return self.decoder.forward(batch, self.cache, need)

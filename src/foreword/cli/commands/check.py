@@ -87,7 +87,7 @@ def _load(model: str | None, draft: dict[str, Any], **options: Any) -> "LLM":
     chosen = _chosen(draft)
     if chosen.method == "none":
         raise ConfigError("check compares a drafter with plain decoding, which is what 'none' is; name another one")
-    return LLM(model, show_progress=sys.stderr.isatty(), **draft, **options)
+    return LLM(model, show_progress=sys.stderr.isatty(), prefix_cache=False, **draft, **options)
 
 
 def _chosen(draft: dict[str, Any]) -> "DraftConfig":

@@ -49,8 +49,9 @@ def demo(
     options = {"runtime": runtime, "dtype": dtype, "threads": threads, "show_progress": sys.stderr.isatty()}
     if break_rule and drafter is None and profile is None:
         drafter = STEADY_METHOD  # a rule can only be caught where something is drafted, whether it pays or not
-    ahead = LLM(model, **opt.draft_options(drafter, None, num_speculative_tokens, profile=profile), **options)
-    plain = LLM(ahead.model, "none")
+    draft = opt.draft_options(drafter, None, num_speculative_tokens, profile=profile)
+    ahead = LLM(model, prefix_cache=False, **draft, **options)
+    plain = LLM(ahead.model, "none", prefix_cache=False)
     _print_model(ahead)
     cases = _cases(ahead, {"greedy": greedy, f"temperature {_TEMPERATURE}": sampled})
     if break_rule:
@@ -123,7 +124,7 @@ def _show_broken_rule(ahead: "LLM", plain: "LLM", cases: list["Case"]) -> int:
     from foreword.engine.llm import LLM
 
     print("\nplanted: a rule that accepts every drafted token without asking the model")
-    broken = LLM(ahead.model, ahead.config, verifier=AcceptEverything())
+    broken = LLM(ahead.model, ahead.config, verifier=AcceptEverything(), prefix_cache=False)
     caught, is_right_rule_clean = 0, True
     for case in cases:
         case.plain += plain.generate([case.prompt_ids], case.params)

@@ -77,6 +77,10 @@ def _print_facts(facts: dict[str, Any]) -> None:
         "cache": f"{cache['folder']}, {cache['free_bytes'] / 1e9:.1f} GB free",
         "default model": is_cached,
     }
+    if (budget := facts["kv_cache"]["budget_bytes"]) is not None:
+        rows["key-value cache"] = (
+            f"up to {budget / 1e9:.1f} GB of the memory that is free now, less the model's weights"
+        )
     table = Table.grid(padding=(0, 2))
     for name, value in rows.items():
         table.add_row(name, str(value))

@@ -18,8 +18,10 @@ from foreword.draft.base import RequestView
 from foreword.runtime.base import ChainDecoder, Chains, ChainStep, Decoder, KVCache, Need, PassOutput
 from foreword.tree.draft_tree import DraftTree
 from foreword.tree.pack import pack
+from foreword.tree.shared_beginning import num_shared
 
 CHUNK = 512  # most tokens read in one pass while catching up
+_LONG = 64  # unread tokens that are worth a pass of their own, or a copy
 
 
 @dataclass(eq=False)
@@ -70,6 +72,8 @@ class Follower:
     def follow(self, request: RequestView, text: Sequence[int]) -> list[int]:
         """As `unread`, of a text in the draft model's own tokens."""
         place = self._places[request.request_id]
+        if not place.tokens and len(text) > _LONG:
+            self._copy_beginning(place, text)
         agreed = min(place.agreed_len, len(text))
         limit = min(len(place.tokens), len(text) - 1)  # the last token is read again, for what follows it
         while agreed < limit and place.tokens[agreed] == text[agreed]:
@@ -79,10 +83,22 @@ class Follower:
         del place.tokens[agreed:]
         place.agreed_len = agreed
         unread = list(text[agreed:])
-        while len(unread) > CHUNK:
-            chunk, unread = unread[:CHUNK], unread[CHUNK:]
-            self.run([request], [DraftTree.chain(chunk)], [range(CHUNK)], Need())
+        while len(unread) > _LONG:
+            chunk = unread[: min(CHUNK, len(unread) - 1)]
+            unread = unread[len(chunk) :]
+            self.run([request], [DraftTree.chain(chunk)], [range(len(chunk))], Need())
         return unread
+
+    def _copy_beginning(self, place: _Place, text: Sequence[int]) -> None:
+        """Begin with what another request has read of the same text."""
+        others = [other for other in self._places.values() if other is not place]
+        lengths = [num_shared(other.tokens[: len(text) - 1], list(text[: len(other.tokens)])) for other in others]
+        length = max(lengths, default=0)
+        if length > _LONG:
+            source = others[lengths.index(length)]
+            self.cache.close(place.slot)
+            place.slot = self.cache.fork(source.slot, length, len(text) + _LONG)
+            place.tokens, place.agreed_len = list(text[:length]), length
 
     def run(
         self,

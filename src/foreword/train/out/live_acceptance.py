@@ -36,7 +36,10 @@ def verified_tokens_per_step(
     deadline_s = clock() + limit_s
     try:
         llm = LLM(
-            drafted_for(model, drafter, folder), DraftConfig(method=drafter, path=str(folder)), batch_size=_TOGETHER
+            drafted_for(model, drafter, folder),
+            DraftConfig(method=drafter, path=str(folder)),
+            batch_size=_TOGETHER,
+            prefix_cache=False,
         )
         results = []
         for start in range(0, len(prompts), _TOGETHER):

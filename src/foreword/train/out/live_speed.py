@@ -42,8 +42,8 @@ def measure_speeds(
     try:
         model = drafted_for(model, drafter, folder)
         llms = [
-            LLM(model, "none", batch_size=1),
-            LLM(model, DraftConfig(method=drafter, path=str(folder)), batch_size=1),
+            LLM(model, "none", batch_size=1, prefix_cache=False),
+            LLM(model, DraftConfig(method=drafter, path=str(folder)), batch_size=1, prefix_cache=False),
         ]
     except ForewordError:
         return None  # the last measurement has said why
