@@ -34,6 +34,7 @@ _ERROR = re.compile(r"\b[A-Z]\w*Error\b")
 _INTERNAL = {"Engine", "PackedBatch", "PassOutput", "Ask", "Answers", "DraftMode", "Sampler", "Verdict", "Warp"}
 _INTERNAL |= {"ModelSource", "RuntimeChoice", "Decoder", "Runtime", "Vocabulary", "IntakeThreads", "EngineLoop"}
 _INTERNAL |= {"AdoptedModel", "Checkpoint", "PreparedPrompt", "TextStream"}
+_INTERNAL |= {"DrafterOptions", "DrafterSettings", "CascadeOptions"}  # of a drafter's own file
 
 
 def public_callables(value):

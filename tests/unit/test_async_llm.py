@@ -157,9 +157,11 @@ def test_an_event_loop_that_is_gone_ends_the_request_that_would_tell_it(decoder)
     llm = toy_async_llm(decoder, TOKENIZER)
 
     async def leave():
+        decoder.close_gate()  # nothing is told before this event loop ends
         return await llm.stream([1], LONG).start()
 
     stream = asyncio.run(leave())
+    decoder.open_gate()
 
     async def other():
         return await llm.generate([[2]], SHORT)

@@ -200,7 +200,7 @@ def test_a_failed_pass_is_told_to_every_owner(way, error, monkeypatch):
     original = decoder.forward
 
     def forward(batch, *args):
-        if len(batch.slots) == 2:
+        if len(batch.slots) > 1:
             raise error
         return original(batch, *args)
 
@@ -304,13 +304,13 @@ def test_the_head_reads_prompt_nodes_only_for_drafters_that_learn_from_them(name
 
     monkeypatch.setattr(decoder, "forward", forward)
     engine = make_engine(decoder, drafter, prefill_chunk=50)
-    prompt, other = [n % 11 for n in range(40)], [n % 7 for n in range(40)]
+    prompt, other = [n % 11 for n in range(20)], [n % 7 for n in range(60)]
     requests = [make_request(prompt), make_request(other)]
     for request in requests:
         engine.add(request)
     drain(engine)
     assert [r.new_ids for r in requests] == [plain_tokens(ToyDecoder(), p, PARAMS) for p in (prompt, other)]
-    assert seen[0] == (40, [39] if name == "lookahead" else list(range(40)))
+    assert seen[0] == (50, [19, 49] if name == "lookahead" else list(range(50)))  # 20 and 30 of them
     num_nodes, nodes = seen[1]  # one decodes, the other reads its prompt
-    assert num_nodes > 40
-    assert len(nodes) == (num_nodes - 39 if name == "lookahead" else num_nodes)
+    assert num_nodes > 30
+    assert len(nodes) == (num_nodes - 29 if name == "lookahead" else num_nodes)
