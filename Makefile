@@ -7,6 +7,7 @@
 #   make fuzz    5,000 random combinations          make check-kernels   the kernels under sanitizers
 #                of models, options, drafters,      make clean       delete .venv and caches
 #                callers
+#   make fuzz-files   2,000 damaged files of models and drafters
 #
 # Another Python: make PYTHON=python3.12 demo
 
@@ -17,7 +18,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 KERNEL_SOURCES := $(shell find kernels -name build -prune -o -type f -print 2>/dev/null)
 PROGRESS := sh tools/progress.sh 10
 
-.PHONY: help install demo test test-slow check docs wheels check-kernels soak fuzz format constraints clean
+.PHONY: help install demo test test-slow check docs wheels check-kernels soak fuzz fuzz-files format constraints clean
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -86,6 +87,10 @@ soak: install
 # 5,000 random combinations of models, prompts, options, drafters, batches and callers against plain decoding. An hour.
 fuzz: install
 	@$(BIN)/python -m benchmarks.fuzz
+
+# 2,000 damaged files of models and drafters: each is refused in one line, or its tokens are the same. Minutes.
+fuzz-files: install
+	@$(BIN)/python -m benchmarks.fuzz_files
 
 # The kernels' tests once more, built with AddressSanitizer and UndefinedBehaviorSanitizer.
 check-kernels: install

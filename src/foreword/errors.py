@@ -8,7 +8,8 @@
     │   ├── ModelNotFoundError              no such file, folder or hub id
     │   ├── CheckpointError                 the files are truncated, corrupt or incomplete
     │   ├── DownloadError                   fetching failed or the checksum is wrong
-    │   └── UnsupportedModelError           architecture or quantisation that is not supported
+    │   └── UnsupportedModelError           architecture, option or quantisation that is not supported
+    │       └── UnsupportedArchitectureError    an architecture that foreword has no decoder for
     ├── CapacityError(MemoryError)          it does not fit in memory
     ├── QueueFullError(RuntimeError)        too many requests wait already; ask again later
     ├── ClosedError(RuntimeError)           the LLM was closed, or its process was forked from one with a pass under way
@@ -69,7 +70,11 @@ class DownloadError(LoadError):
 
 
 class UnsupportedModelError(LoadError):
-    """The model's architecture or quantisation is not supported."""
+    """The model's architecture, one of its options or its quantisation is not supported."""
+
+
+class UnsupportedArchitectureError(UnsupportedModelError):
+    """Foreword has no decoder for this architecture; transformers may. Nothing else is ever run through it instead."""
 
 
 class CapacityError(ForewordError, MemoryError):

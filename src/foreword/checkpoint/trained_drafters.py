@@ -7,11 +7,12 @@ Three shelves, the first match is taken: `checkpoints` in the cache folder (the 
 source, and the installed package `foreword-drafters`. A shelf with checksums is checked before its files are used.
 """
 
-import json
 from importlib.util import find_spec
 from pathlib import Path
 
 from foreword.checkpoint.cache import cache_folder, sha256_of
+from foreword.checkpoint.drafter_kind import card_of
+from foreword.checkpoint.json_file import read_json
 from foreword.errors import CheckpointError
 
 PACKAGE = "foreword_drafters"
@@ -54,10 +55,10 @@ def _package_folders() -> list[Path]:
 
 def _belongs(card: Path, method: str, target_fingerprint: str) -> bool:
     try:
-        facts = json.loads(card.read_text(encoding="utf-8"))["foreword"]
-        return facts["method"] == method and facts["target_fingerprint"] == target_fingerprint
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        facts = card_of(read_json(card))
+    except CheckpointError:
         return False  # no card of a trained drafter
+    return facts.get("method") == method and facts.get("target_fingerprint") == target_fingerprint
 
 
 def _check(shelf: Path, folder: Path) -> None:

@@ -173,7 +173,7 @@ def draft_options(
         return options | {"drafter": drafter}
     try:
         config = json.loads(speculative_config)
-    except (json.JSONDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:
         raise ConfigError(
             f"--speculative-config is not JSON ({error}); an example: "
             f'\'{{"method": "ngram", "num_speculative_tokens": 5}}\''

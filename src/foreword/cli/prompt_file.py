@@ -89,6 +89,8 @@ def _parsed(where: str, text: str) -> dict[str, Any]:
         line = json.loads(text)
     except json.JSONDecodeError as error:
         raise ConfigError(f"{where} is not JSON: {error.msg} at column {error.colno}") from error
+    except ValueError as error:  # a number of thousands of digits
+        raise ConfigError(f"{where} is not a prompt: {error}") from error
     except RecursionError as error:
         raise ConfigError(f"{where} is not a prompt: its lists lie in each other too deep to be read") from error
     if not isinstance(line, dict):

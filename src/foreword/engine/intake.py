@@ -115,8 +115,20 @@ class Intake:
         if any(isinstance(word, str) for word in params.bad_words):
             tokenizer = self._checkpoint.tokenizer
             params = params.with_bad_word_ids(lambda text: tokenizer.encode(text, add_special_tokens=False))
+        params = self._with_special_stops(params)
         params.check_vocabulary(self._checkpoint.spec.vocab_size)
         return params.with_seed()
+
+    def _with_special_stops(self, params: SamplingParams) -> SamplingParams:
+        """A stop string that is a special token stops at the token: the text of an answer leaves special tokens out."""
+        if not params.stop:
+            return params
+        ids = {text: self._checkpoint.tokenizer.special_id(text) for text in params.stop}
+        special = [token for token in ids.values() if token is not None]
+        if not special:
+            return params
+        rest = tuple(text for text in params.stop if ids[text] is None)
+        return replace(params, stop=rest, stop_token_ids=(*params.stop_token_ids, *special))
 
     def _walker(self, grammar: Grammar) -> GrammarWalker:
         checkpoint = self._checkpoint

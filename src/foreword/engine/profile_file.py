@@ -125,7 +125,7 @@ def read_profile(path: str | Path) -> Profile:
         raise ConfigError(
             f"the profile {path} cannot be read: {error.strerror or error}; 'foreword tune --out {path}' makes one"
         ) from error
-    except ValueError as error:  # not JSON, not UTF-8
+    except (ValueError, RecursionError) as error:  # not JSON, not UTF-8
         raise ConfigError(f"the profile {path} is not JSON ({error}); 'foreword tune --out FILE' makes one") from error
     version = found.get("foreword_profile") if isinstance(found, dict) else None
     if version is None:

@@ -68,10 +68,7 @@ def chat(
     _check_messages(llm, system)
     reader = MessageReader()
     if reader.is_terminal:
-        choice = llm.model.choice
-        note(
-            f"{llm.model.checkpoint.source}, {choice.name} {choice.dtype}, drafter {llm.config.method}; /help for help"
-        )
+        note(f"{llm.model.checkpoint.source}, {llm.model.runs_on}, drafter {llm.config.method}; /help for help")
     Chat(llm, params, reader, system).run()
 
 

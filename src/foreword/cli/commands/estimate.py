@@ -10,6 +10,7 @@ from foreword.errors import ConfigError
 
 _SIZES = "7B,70B,405B"
 _UNITS = {"K": 1e3, "M": 1e6, "B": 1e9, "T": 1e12}
+_LEAST, _MOST = 1e-6, 1e9  # of a device's figures
 _TABLE_K = (1, 2, 3, 4, 5, 7, 10)
 
 Alpha = Annotated[float, typer.Option(help="Share of drafted tokens that is accepted, 0 to 1.")]
@@ -70,8 +71,9 @@ def _devices(parameters: str, bits: float, tflops: float | None, bandwidth: floa
 
     if (tflops is None) != (bandwidth is None):
         raise ConfigError("--tflops and --bandwidth describe one device together; give both")
-    if tflops is not None and bandwidth is not None and (tflops <= 0 or bandwidth <= 0):
-        raise ConfigError(f"--tflops is {tflops:g} and --bandwidth {bandwidth:g}; allowed: both above 0")
+    for option, value, most in (("--bits", bits, 64), ("--tflops", tflops, _MOST), ("--bandwidth", bandwidth, _MOST)):
+        if value is not None and not _LEAST <= value <= most:
+            raise ConfigError(f"{option} is {value:g}; allowed: a number from {_LEAST:g} to {most:g}")
     own = [] if tflops is None or bandwidth is None else [Device("yours", tflops * 1e12, bandwidth * 1e9)]
     rows = []
     for size in parameters.split(","):
@@ -98,7 +100,7 @@ def parse_count(text: str) -> float:
     unit = _UNITS.get(text[-1:].upper())
     try:
         count = float(text[:-1]) * unit if unit else float(text)
-        if not math.isfinite(count):
+        if not 0 < count < math.inf:
             raise ValueError
         return count
     except ValueError as error:

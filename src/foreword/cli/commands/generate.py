@@ -214,5 +214,5 @@ def _summary(llm: "LLM", conversation: "Conversation") -> str:
         parts.append(f"{data['tokens_per_step']:.2f} tokens a step")
     if data["decode_tok_per_s"] is not None:
         parts.append(f"{data['decode_tok_per_s']:.1f} tokens/s")
-    parts.append(f"{data['runtime']} {data['dtype']}, drafter {data['drafter']}, seed {data['seed']}")
+    parts.append(f"{llm.model.runs_on}, drafter {data['drafter']}, seed {data['seed']}")
     return ", ".join(parts)

@@ -53,9 +53,15 @@ def inspect(
 
 def _inspect_model(model: str | None, json: bool) -> None:
     from foreword.checkpoint.opened import open_checkpoint
-    from foreword.cli.render.model_sheet import model_facts
+    from foreword.cli.render.model_sheet import adopted_facts, model_facts
+    from foreword.errors import UnsupportedArchitectureError
 
-    facts = model_facts(open_checkpoint(model, progress=sys.stderr.isatty()))
+    try:
+        facts = model_facts(open_checkpoint(model, progress=sys.stderr.isatty()))
+    except UnsupportedArchitectureError:  # what transformers holds is known only once it is loaded
+        from foreword.target.load_model import load_model
+
+        facts = adopted_facts(load_model(model))
     if json:
         print_json(facts)
     else:
@@ -70,11 +76,13 @@ def _print_facts(facts: dict[str, Any]) -> None:
     head = "the embedding, shared" if sizes["tied_head"] else "its own"
     template = "with chat template" if tokenizer["has_chat_template"] else "no chat template"
     millions, streamed = facts["num_parameters"] / 1e6, facts["num_streamed_parameters"] / 1e6
+    stored = f"{facts['stored_as']}, {size_text(facts['stored_bytes'])}" if facts["stored_bytes"] else None
     rows = {
+        "runs on": facts["runs_on"],
         "model": facts["model"],
         "family": facts["family"],
         "parameters": f"{millions:.1f}M, {streamed:.1f}M read a pass",
-        "stored as": f"{facts['stored_as']}, {size_text(facts['stored_bytes'])}",
+        "stored as": stored,
         "layers": f"{sizes['num_layers']} of width {sizes['hidden_size']}, feed-forward {sizes['intermediate_size']}",
         "heads": f"{sizes['num_heads']} over {sizes['num_kv_heads']} key-value heads of {sizes['head_dim']}",
         "output head": f"{sizes['vocab_size']} rows, {head}",
@@ -86,7 +94,8 @@ def _print_facts(facts: dict[str, Any]) -> None:
     }
     table = Table.grid(padding=(0, 2))
     for name, value in rows.items():
-        table.add_row(name, str(value))
+        if value is not None:
+            table.add_row(name, str(value))
     screen = console()
     screen.print(table)
     screen.print("\nwhat can draft for it (--drafter NAME):")

@@ -18,6 +18,7 @@ from jaxtyping import Int, UInt8, UInt64
 from safetensors import SafetensorError
 from safetensors.numpy import load_file, save
 
+from foreword.checkpoint.drafter_kind import card_of
 from foreword.checkpoint.json_file import read_json_if_any
 from foreword.errors import CheckpointError
 from foreword.files import whole_file
@@ -105,7 +106,7 @@ def load_table(folder: Path, vocab_size: int | None = None) -> NgramTable:
         CheckpointError: there is none, it is damaged, or for another vocabulary.
     """
     path = folder / FILE
-    card = read_json_if_any(folder / "config.json").get("foreword") or {}
+    card = card_of(read_json_if_any(folder / "config.json"))
     try:
         found = load_file(path)
     except (OSError, ValueError, TypeError, AttributeError, SafetensorError) as error:  # numpy does not know all dtypes
