@@ -1,4 +1,4 @@
-"""Every drafter without training against plain decoding on the default model: are they the same words?
+"""Every drafter without training against plain decoding on the default model: are they the same tokens?
 
     python -m benchmarks.equality PROMPTS_FOLDER [--runtime native|torch] [--num-prompts 20] [--max-tokens 48] [--out FILE.json]
 

@@ -1,4 +1,4 @@
-"""Tokens a step of the lossless rules for the same drafts: what the promise "the same tokens" costs beside "the same law".
+"""Tokens per step of the lossless rules for the same drafts: what the promise "the same tokens" costs beside "the same law".
 
     python benchmarks/match_and_rejection.py PROMPTS.jsonl [--limit 20] [--max-tokens 96] [--k 4] [--model M]
 

@@ -102,7 +102,7 @@ def pairs_of(
     for number in range(num_pairs):
         seconds, answers = in_turn((plain, ahead), prompts[number % len(prompts)], params, first=number % 2)
         if answers[0].token_ids != answers[1].token_ids and plain.model.choice.name == "native":
-            raise SystemExit(f"pair {number}: other words than plain decoding's")
+            raise SystemExit(f"pair {number}: other tokens than plain decoding's")
         pairs.append((seconds[0], seconds[1]))
         num_drafted += answers[1].stats.drafted_tokens
         num_steps += answers[1].stats.num_steps

@@ -2,7 +2,7 @@
 
     python benchmarks/peer_foreword.py --prompts FILE --max-new 128 --threads 2 [--mode plain|ngram|...] [--ignore-eos]
 
-Each line of FILE is {"id", "category", "ids"}. Prints one line after loading, then one a prompt. Warms up on the longest prompt.
+Each line of FILE is {"id", "category", "ids"}. Prints one line after loading, then one per prompt. Warms up on the longest prompt.
 """
 
 import argparse

@@ -161,7 +161,7 @@ def draw_costs(target, prompt_ids: list[int], repeats: int) -> dict[str, dict]:
 
 
 def step_overhead(model, prompt_ids: list[int], num_tokens: int, repeats: int) -> dict:
-    """What an engine step takes beside the target's pass and its draws, with `ngram` and 8 nodes a step."""
+    """What an engine step takes beside the target's pass and its draws, with `ngram` and 8 nodes per step."""
     llm = LLM(model, "ngram", num_speculative_tokens=NUM_NODES - 1, batch_size=1, prefix_cache=False)
     repetitive = prompt_ids * 4
     overheads = []

@@ -1,4 +1,4 @@
-"""Lossless speculative decoding: a language model that generates faster and says the same words.
+"""Lossless speculative decoding: faster generation with the tokens of plain decoding.
 
     from foreword import LLM, SamplingParams
 

@@ -18,9 +18,9 @@ DTYPES: tuple[str, ...] = ("auto", "float32", "bfloat16", "int8", "int4")
 TORCH_DTYPES = ("float32", "bfloat16")
 KV_DTYPES: tuple[str, ...] = ("auto", "float32", "bfloat16")
 
-STEADY_METHOD = "ngram"  # the default drafter where words depend on drafts: those of `auto` depend on the clock
-DEFAULT_SPECULATIVE_TOKENS = 7  # of drafters that do not say another number
-MAX_SPECULATIVE_TOKENS = 512  # drafted nodes a step: as many as the largest chunk of a prompt in one pass
+STEADY_METHOD = "ngram"  # the default drafter where tokens depend on drafts: those of `auto` depend on measured times
+DEFAULT_SPECULATIVE_TOKENS = 7  # of drafters that set no other number
+MAX_SPECULATIVE_TOKENS = 512  # drafted nodes per step: as many as the largest chunk of a prompt in one pass
 
 
 MAX_SIZE = 2**31 - 1  # of any dimension: the kernels count in 32 bits
@@ -95,7 +95,7 @@ class RopeSpec:
 class ModelSpec:
     """Sizes and options of one causal decoder: `num_layers` pre-norm attention + SwiGLU layers."""
 
-    family: str  # "llama", "qwen2" or "qwen3": for people; code reads the fields below
+    family: str  # "llama", "qwen2" or "qwen3": for display; code reads the fields below
     hidden_size: int
     intermediate_size: int
     num_layers: int
@@ -133,7 +133,7 @@ class ModelSpec:
 
     @property
     def num_logits(self) -> int:
-        """Rows of the head: tokens that a pass can name."""
+        """Rows of the head: tokens that a pass can return."""
         return self.vocab_size if self.head_size is None else self.head_size
 
     def qkv_input_size(self, layer: int) -> int:

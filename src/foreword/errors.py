@@ -4,7 +4,7 @@
     ├── ConfigError(ValueError)             an option or argument is wrong
     │   ├── PromptTooLongError              a prompt does not fit the context
     │   └── UnknownNameError                a name is not registered; lists the names that are
-    ├── LoadError(OSError)                  a model could not be brought in
+    ├── LoadError(OSError)                  a model could not be loaded
     │   ├── ModelNotFoundError              no such file, folder or hub id
     │   ├── CheckpointError                 the files are truncated, corrupt or incomplete
     │   ├── DownloadError                   fetching failed or the checksum is wrong
@@ -54,7 +54,7 @@ class UnknownNameError(ConfigError):
 
 
 class LoadError(ForewordError, OSError):
-    """A model could not be brought in."""
+    """A model could not be loaded."""
 
 
 class ModelNotFoundError(LoadError):

@@ -336,7 +336,7 @@ def test_nodes_that_are_no_guesses_stay_and_are_not_judged():
     tree = DraftTree([0, 1, 2, 3], [-1, 0, 1, 0], 1, [1.0, 0.0, 0.0, 0.02])
     (fitted,), (kept,) = controller.fit([request], [plan], [tree])
     assert kept.token_ids == [0, 1, 2]
-    assert "no node pays: the best of 1" in fitted.reason
+    assert "no node gains more than it costs: the best of 1" in fitted.reason
     assert judged_edges(tree, (0,)) == [(pytest.approx(0.02), False)]
 
 
@@ -404,11 +404,11 @@ def test_reasons_are_in_words():
     (plan,) = controller.plan([request])
     tree = DraftTree([0, 1, 2], [-1, 0, 1], 1, [1.0, 0.9, 0.8])
     (fitted,), _ = controller.fit([request], [plan], [tree])
-    assert fitted.reason == "2 of 2 nodes pay: 1.7 more tokens expected"
+    assert fitted.reason == "2 of 2 nodes gain more than they cost: 1.7 more tokens expected"
     weak = DraftTree([0, 1], [-1, 0], 1, [1.0, 0.01])
     (fitted,), (kept,) = controller.fit([request], [plan], [weak])
     assert kept.num_drafted == 0
-    assert "no node pays" in fitted.reason
+    assert "no node gains more than it costs" in fitted.reason
 
 
 @pytest.mark.parametrize(

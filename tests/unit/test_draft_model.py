@@ -116,7 +116,7 @@ def test_one_pass_a_depth_serves_all_requests():
 
 
 def test_noise_shared_with_the_target_raises_agreement():
-    """A drafter that took its likeliest token would agree less: the reason for sharing."""
+    """A drafter that took its top-1 token would agree less: the reason for sharing."""
     draft, params = BlurredDecoder(DECODER, 0.2), SamplingParams(max_tokens=120, temperature=1.5, seed=1)
 
     def accepted(drafter):
@@ -162,7 +162,7 @@ def test_padded_vocabularies_of_different_sizes():
 
 
 def test_a_text_that_the_draft_model_cannot_read_is_not_drafted_for():
-    """[R52]: id 100 in the prompt, 97 rows in the draft: no crash, no drafts, the same words; others go on."""
+    """[R52]: id 100 in the prompt, 97 rows in the draft: no crash, no drafts, the same tokens; others go on."""
     target = ToyDecoder(vocab_size=104, seed=3)
     drafter = Checked(model_drafter(ToyDecoder(vocab_size=97, seed=3), 104))
     params = SamplingParams(max_tokens=20)
@@ -190,7 +190,7 @@ def test_a_shorter_context_ends_drafting_and_nothing_else(prompt_len, width):
 
 
 def test_the_context_end_of_the_target():
-    """[R56]: context 64, prompt 60, ten tokens asked for, four drafted a step: four tokens, reason length."""
+    """[R56]: context 64, prompt 60, ten tokens asked for, four drafted per step: four tokens, reason length."""
     decoder = ToyDecoder(context_len=64)
     prompt = [i % 12 for i in range(60)]
     engine = make_engine(decoder, model_drafter(decoder), num_nodes=4)

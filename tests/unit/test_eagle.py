@@ -122,7 +122,7 @@ class Oracle:
 
 
 class ComparedWithOracle(Checked):
-    """Each greedy proposal holds the network's own chances along every path, and chains its likeliest tokens."""
+    """Each greedy proposal holds the network's own chances along every path, and chains its most probable tokens."""
 
     def __init__(self, drafter, oracle, eagle=None):
         super().__init__(drafter)
@@ -466,7 +466,7 @@ def test_it_needs_a_network(kind, tmp_path, monkeypatch):
     with pytest.raises(ConfigError, match="loaded beside a target that was loaded by name"):
         make_drafter(DraftConfig(method=kind), Target(DECODER))
     model = load_model(write_tiny_chat(tmp_path / "model"), runtime="torch")
-    with pytest.raises(ConfigError, match=f"none comes with foreword; give one as {kind}=PATH"):
+    with pytest.raises(ConfigError, match=f"none is installed; give one as {kind}=PATH"):
         make_drafter(DraftConfig(method=kind), Target(model.decoder, model))
 
 

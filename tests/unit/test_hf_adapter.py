@@ -1,4 +1,4 @@
-"""Any transformers model: what is accepted says the same words with and without drafts, what cannot is refused."""
+"""Any transformers model: what is accepted says the same tokens with and without drafts, what cannot is refused."""
 
 import functools
 from dataclasses import replace
@@ -101,7 +101,7 @@ def ids(num: int, seed: int = 0) -> list[int]:
     return torch.randint(VOCAB_SIZE, (num,), generator=torch.Generator().manual_seed(seed)).tolist()
 
 
-# The same words.
+# The same tokens.
 
 
 @pytest.mark.parametrize("family", ACCEPTED)

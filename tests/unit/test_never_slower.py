@@ -269,7 +269,7 @@ def test_while_off_the_drafter_is_not_asked():
 
 @pytest.mark.parametrize("num_nodes", [0, 4])
 def test_while_off_a_pass_is_asked_for_nothing_more(num_nodes):
-    """Token Recycling wants the likeliest tokens of every node: of prompts always, of decoding passes while it drafts."""
+    """Token Recycling wants the most probable tokens of every node: of prompts always, of decoding passes while it drafts."""
     target, wanted = Target(ToyDecoder(VOCAB)), []
     forward = target.forward
     target.forward = lambda batch, need: wanted.append((batch.num_nodes, need.top_k)) or forward(batch, need)

@@ -36,7 +36,7 @@ def test_a_drafter_that_proposes_nothing_is_asked_rarely_but_goes_on_being_asked
     late = were_asked[200:]
     assert 0.15 < sum(late) / len(late) < 0.25
     assert (
-        "was worth reading"
+        "was worth verifying"
         in next(p for p in (plain_step(controller, [request]) for _ in range(9)) if not asked(p))[0].reason
     )
 

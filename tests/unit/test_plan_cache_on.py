@@ -51,7 +51,7 @@ def reusing(right=DRAFTED, most=200, request=None):
 
 def test_it_begins_where_drafts_pay_and_nowhere_else():
     controller, request = reusing()
-    assert "drafting pays" in controller.plan([request])[0].reason
+    assert "drafting is faster" in controller.plan([request])[0].reason
     with pytest.raises(AssertionError, match="no plans"):
         reusing(right=0)
 

@@ -309,7 +309,7 @@ def test_the_command_leaves_a_drafter_with_its_card(tmp_path, capsys):
     assert main(arguments) == 0
     err = capsys.readouterr().err
     assert "the model answers the prompts" in err
-    assert "tokens a step on held-out prompts" in err
+    assert "tokens per step on held-out prompts" in err
     assert "by the verifier" in err
     assert re.search(
         r"on this machine (held-out answers come|a held-out answer comes) \d+\.\d\d times as fast with it", err
@@ -557,9 +557,9 @@ def test_an_answer_says_whether_the_drafter_pays(llm, data, tmp_path):
     from foreword.cli.render.train_report import speeds_text
 
     assert "0.80 times as fast" in speeds_text(Speeds(100.0, 80.0, 4), "eagle3=x")
-    assert "does not pay here yet" in speeds_text(Speeds(100.0, 80.0, 4), "eagle3=x")
+    assert "it is not faster here yet" in speeds_text(Speeds(100.0, 80.0, 4), "eagle3=x")
     assert speeds_text(Speeds(100.0, 130.0, 4), "eagle3=x").endswith(
-        "without 100; 4 prompts, greedy, one at a time): it pays"
+        "without 100; 4 prompts, greedy, one at a time): it is faster"
     )
     for count, words in ((1, "without 100; 1 prompt, greedy)"), (3, "3 prompts, greedy, one at a time)")):
         text = speeds_text(Speeds(100.0, 130.0, count), "eagle3=x")
@@ -604,11 +604,11 @@ def test_ctrl_c_says_what_is_kept_and_how_to_go_on(tmp_path, capsys, wide_split,
     assert main([*command, "--runtime", "torch"]) == 130
     err = capsys.readouterr().err
     assert err.endswith(
-        f"answers so far are kept in {out / 'data'}; the same command goes on from there\ninterrupted\n"
+        f"answers so far are kept in {out / 'data'}; the same command resumes from there\ninterrupted\n"
     )
     (out / "resume" / "checkpoint.pt").write_bytes(b"")
     assert f"and the training in {out}, up to its last checkpoint" in kept_text(out, None)
-    assert kept_text(tmp_path, None) == "there is no answer to keep yet; the same command begins anew"
+    assert kept_text(tmp_path, None) == "there is no answer to keep yet; the same command starts again"
 
 
 def test_the_time_left_is_never_more_than_the_phase_may_take(capsys):

@@ -80,7 +80,7 @@ class RequestAcceptance:
 
 
 def stated_edges(tree: DraftTree) -> list[float]:
-    """The probability that the drafter gives each node once its parent is reached; 1 for known nodes.
+    """The probability that the drafter gives each node once its parent is reached; 1 for committed nodes.
 
     0 is no guess at all: such nodes are read for the drafter's own sake (lookahead's window).
     """

@@ -77,7 +77,7 @@ def charges(num_drafted: Sequence[int], plain_s: float, taken_s: float) -> list[
 
 @dataclass
 class RetryInterval:
-    """When to retry what did not pay: twice as many steps later after each retry that did not pay."""
+    """When to retry what was slower: twice as many steps later after each retry that was slower."""
 
     num_steps: int = _FIRST_RETRY
     num_skipped: int = 0  # steps since the last try
@@ -135,7 +135,9 @@ class RequestState:
     budget: SlowdownBudget = field(default_factory=SlowdownBudget)
     acceptance: RequestAcceptance = field(default_factory=RequestAcceptance)
     payoff: DrafterPayoff = field(default_factory=DrafterPayoff)
-    retry: RetryInterval = field(default_factory=RetryInterval)  # of reading drafted nodes where none pays
+    retry: RetryInterval = field(
+        default_factory=RetryInterval
+    )  # of verifying drafted nodes where none gains more than it costs
     num_useless: int = 0  # proposals in a row of which nothing was worth reading
     num_to_skip: int = 0  # steps before the drafter is asked again for that
     was_off: bool = False  # the last step asked nobody, so a drafter that reads the target's states has not seen it

@@ -33,7 +33,7 @@ _STALL = 0.1  # of a plain pass: planning that takes more was held up, by a coll
 _PAYS = 1.03  # times plain decoding, lately: then all that is proposed is read
 _READING = "off for this pass: it reads another request's prompt"
 _OVERDRAWN = "off: drafting has cost this request more than its slowdown budget"
-_ALL = f"drafting pays: all that is proposed is read, for {MOST_ON} steps"
+_ALL = f"drafting is faster: all proposals are verified, for {MOST_ON} steps"
 _LOOKUPS = "lookups only: the time of a drafter that runs a model does not come back"
 
 
@@ -57,7 +57,7 @@ class DrafterTraits:
 
 
 class AdaptiveController:
-    """Drafts what pays here and now.
+    """Chooses the draft length from measured pass times and observed acceptance.
 
     Args:
         costs: what passes cost on this machine.
@@ -196,10 +196,10 @@ class AdaptiveController:
         retry = state.payoff.retry
         model_is_off = not state.payoff.pays and not retry.is_due
         if model_is_off and num_lookups == 0:
-            reason = f"off: the drafter's time does not come back; retrying every {retry.num_steps} steps"
+            reason = f"off: the drafter costs more than its drafts gain; retrying every {retry.num_steps} steps"
             return _off(plan, reason), min(retry.num_left, MOST_OFF)
         if state.num_to_skip:
-            reason = f"off: none of the last {state.num_useless} proposals was worth reading; retrying in {state.num_to_skip} steps"
+            reason = f"off: none of the last {state.num_useless} proposals was worth verifying; retrying in {state.num_to_skip} steps"
             return _off(plan, reason), state.num_to_skip
         if num_lookups and (model_is_off or left_s < self._proposal_s(request)):
             return replace(plan, first_drafters=num_lookups, reason=_LOOKUPS), 0

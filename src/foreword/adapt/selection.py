@@ -15,7 +15,7 @@ from foreword.adapt.budget import RetryInterval
 from foreword.adapt.cost_model import PassCosts
 from foreword.tree.draft_tree import DraftTree
 
-_RETRY_NODES = 3  # the likeliest, where none pays but it is time to retry: one says little, more cost
+_RETRY_NODES = 3  # the most probable ones, where none gains more than it costs but a retry is due: one tells little, more cost time
 NOTHING = "nothing to propose"
 
 
@@ -27,11 +27,11 @@ def choose_nodes(
     rate: float,
     most_added_s: float = math.inf,
 ) -> list[list[int]]:
-    """The drafted nodes of each request that pay, ascending.
+    """The drafted nodes of each request that gain more than they cost, ascending.
 
     Args:
         probs: for each request, the probability that each of its nodes is reached; never above the parent's.
-        num_known: for each request, its known nodes.
+        num_known: for each request, its committed nodes.
         contexts: committed tokens of each.
         costs: of this machine.
         rate: tokens per second that are reached without these nodes, all requests together.
@@ -81,12 +81,12 @@ def nodes_to_read(
     fixed = [node for node in drafted if tree.accept_probs is not None and tree.accept_probs[node] == 0.0]
     if paying:
         expected = sum(probs[node] for node in paying)
-        reason = f"{len(paying)} of {len(drafted) - len(fixed)} nodes pay: {expected:.1f} more tokens expected"
+        reason = f"{len(paying)} of {len(drafted) - len(fixed)} nodes gain more than they cost: {expected:.1f} more tokens expected"
         return sorted({*paying, *fixed}), reason
     guesses = sorted((node for node in drafted if node not in fixed), key=lambda node: (-probs[node], node))
     if guesses and retry.is_due:
         reason = f"a retry after {retry.num_skipped} steps without drafts"
         return sorted({*guesses[:_RETRY_NODES], *fixed}), reason
     best = probs[guesses[0]] if guesses else 0.0
-    reason = f"no node pays: the best of {len(guesses)} is accepted with probability {best:.0%}"
+    reason = f"no node gains more than it costs: the best of {len(guesses)} is accepted with probability {best:.0%}"
     return fixed, f"{reason}; retrying every {retry.num_steps} steps"

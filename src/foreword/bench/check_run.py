@@ -74,7 +74,7 @@ def num_answers(num_prompts: int, num_modes: int, batch_size: int) -> int:
 def run_modes(
     ahead: LLM, prompts: Sequence[Prompt], modes: Sequence[Mode], batch_size: int, on_answer: Callable[[], None]
 ) -> Iterator[Run]:
-    """Run and compare: one by one, and side by side where `batch_size` is above 1.
+    """Run and compare: one by one, and in batches where `batch_size` is above 1.
 
     `ahead` must have room for that batch. `on_answer` is called after each answer.
     """

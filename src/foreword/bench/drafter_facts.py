@@ -59,7 +59,7 @@ def drafter_facts(kind: str, path: str) -> dict[str, Any]:
 def fit_facts(
     kind: str, path: str, target: "LoadedModel", measures: bool, draft_vocab: str | None = None
 ) -> dict[str, Any]:
-    """Whether it drafts for this target, else why not; and, if asked, tokens a step and acceptance on a few prompts."""
+    """Whether it drafts for this target, else why not; and, if asked, tokens per step and acceptance on a few prompts."""
     from foreword.bench.demo_prompts import PROMPTS
     from foreword.engine.llm import LLM
     from foreword.sampling.params import SamplingParams
@@ -107,7 +107,7 @@ def _depths(stats: list[Any]) -> tuple[list[int], list[int]]:
 
 def _medusa_facts(files: "MedusaFiles") -> dict[str, Any]:
     block = files.blocks[0]
-    outputs = {0: "the target's head", 1: "one for all heads", len(files.blocks): "one a head"}[len(files.outputs)]
+    outputs = {0: "the target's head", 1: "one for all heads", len(files.blocks): "one per head"}[len(files.outputs)]
     card, config = files.card, files.config
     return {
         "drafter": "medusa",
@@ -115,7 +115,7 @@ def _medusa_facts(files: "MedusaFiles") -> dict[str, Any]:
         "num_heads": len(files.blocks),
         "layers_a_head": len(block),
         "has_biases": block[0].bias is not None,
-        "outputs": "one a head" if len(files.outputs) == len(files.blocks) else outputs,
+        "outputs": "one per head" if len(files.outputs) == len(files.blocks) else outputs,
         "hidden_size": block[0].weight.shape[0],
         "draft_vocab_size": len(files.outputs[0]) if files.outputs else None,
         "has_token_map": files.token_map is not None,

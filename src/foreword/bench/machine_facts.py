@@ -31,11 +31,11 @@ _FEATURES = {
     "i8mm": "ARM int8 matrix",
 }
 _LEAST_FREE_BYTES = 2e9
-_DRAFTER_WHY = "copies from the text so far, or says what the model often says, only as far as that pays by this machine's measured times"
-_DRAFTER_OTHERWISE = f"{STEADY_METHOD} where --verifier is not match: what is said there depends on what is drafted"
+_DRAFTER_WHY = "copies from the text so far, or proposes what the model often generates, where that is faster by this machine's measured times"
+_DRAFTER_OTHERWISE = f"{STEADY_METHOD} where --verifier is not match: the output then depends on the drafts"
 _NATIVE_COST = (
-    "without it the torch runtime takes over: in float32 it reads 4 bytes a weight where native reads 1, and its last "
-    "bits depend on the width of a pass, so that equality holds but for near-ties"
+    "without it the torch runtime is used: in float32 it reads 4 bytes per weight where native reads 1, and its last "
+    "bits depend on the width of a pass, so that equality holds except for near-ties"
 )
 
 

@@ -92,7 +92,7 @@ def _special_tokens(config: Mapping[str, Any]) -> dict[str, str]:
 
 
 def frame_tokens(backend: "tokenizers.Tokenizer", before: str | None, after: str | None) -> None:
-    """Make `encode(add_special_tokens=True)` put these tokens around a text. Unknown tokens are left out."""
+    """Make `encode(add_special_tokens=True)` put these tokens around a text. Uncommitted tokens are left out."""
     from tokenizers import processors
 
     ids = {token: backend.token_to_id(token) for token in (before, after) if token is not None}

@@ -124,7 +124,7 @@ def _explained(model: str) -> Iterator[None]:
         raise ModelNotFoundError(f"{model!r} is no local path and no hub id: {error}") from error
     except Exception as error:  # the library lets errors of three different HTTP clients through
         raise DownloadError(
-            f"fetching {model} from the hub failed ({error}); try again: it goes on where it was cut"
+            f"fetching {model} from the hub failed ({error}); try again: it resumes where it stopped"
         ) from error
 
 

@@ -59,7 +59,7 @@ def _refuse_unused(
     shapes: Mapping[str, tuple[int, ...]],
     ignored: tuple[str, ...],
 ) -> None:
-    """A layer's parameter that is left out would change what the model says, so it is refused by name."""
+    """A layer's parameter that is left out would change the model's output, so it is refused by name."""
     prefix = names["layers.{i}.q.weight"].split("{i}")[0]
     layer = re.compile(re.escape(prefix) + r"(\d+)\.")
     unused = []
@@ -70,7 +70,7 @@ def _refuse_unused(
     if unused:
         raise CheckpointError(
             f"{source} has parameters that no {spec.family} layer has: {_list(sorted(unused))}; leaving them out would "
-            f"change what the model says"
+            f"change the model's output"
         )
 
 

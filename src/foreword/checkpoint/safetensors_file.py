@@ -20,7 +20,7 @@ from foreword.errors import CheckpointError
 if TYPE_CHECKING:
     from torch import Tensor
 
-# name in the header -> bytes a value
+# name in the header -> bytes per value
 VALUE_BYTES = {
     "F64": 8, "F32": 4, "F16": 2, "BF16": 2, "I64": 8, "I32": 4, "I16": 2, "I8": 1,
     "U64": 8, "U32": 4, "U16": 2, "U8": 1, "BOOL": 1, "F8_E4M3": 1, "F8_E5M2": 1, "F8_E8M0": 1, "C64": 8,

@@ -30,7 +30,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
     no_args_is_help=True,
-    help="Generate faster with the same words: lossless speculative decoding.",
+    help="Faster generation with the tokens of plain decoding: lossless speculative decoding.",
 )
 app.command(name="demo")(demo.demo)
 app.command(name="generate")(generate.generate)

@@ -16,7 +16,7 @@ from foreword.sampling.params import SamplingParams
 
 
 class AsyncLLM(LLMBase):
-    """`LLM` for `asyncio`, with the same arguments and words. Loading the model blocks: do it before serving.
+    """`LLM` for `asyncio`, with the same arguments and methods. Loading the model blocks: do it before serving.
 
     All passes run in one thread, which is not the event loop's; tokenizing and compiling grammars happen in a few
     others. Requests of all tasks share the passes. A cancelled task ends its requests.

@@ -25,7 +25,7 @@ StepObserver = Callable[[StepRecord, StepTimes], None]
 
 
 class Engine:
-    """Runs requests side by side, each at its own pace, at most `batch_size` at a time.
+    """Runs requests in one batch, each at its own pace, at most `batch_size` at a time.
 
     A request's tokens do not depend on who shares the batch. It belongs to one thread, which calls everything here:
     that of `EngineLoop`, or a test's own. `budget` bounds the memory of keys and values: requests wait where it is
@@ -33,7 +33,7 @@ class Engine:
 
     `observers` are told of every step that has been, and how long it took. `now_s` is the source of time.
 
-    What goes wrong with one request ends that one, what goes wrong with a pass all that share it: `Request.error`.
+    An error in one request ends that request, an error in a pass all requests in it: `Request.error`.
     """
 
     def __init__(

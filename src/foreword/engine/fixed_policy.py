@@ -49,9 +49,9 @@ class FixedController:
         asked = request.drafting.num_speculative_tokens
         if not request.drafting.enabled:
             return 0, "switched off for this request"
-        if asked is None or self.drafter == "none":  # without a drafter there is nobody to ask for more
+        if asked is None or self.drafter == "none":  # without a drafter there is nothing to draft
             return self.num_nodes, "fixed size"
-        return asked, "the size this request asks for"
+        return asked, "the size that this request sets"
 
 
 def prefill_shares(unread: Sequence[int], budget: int) -> list[int]:

@@ -1,4 +1,4 @@
-"""From prompts and options to requests: everything that can be wrong with them is said here, before anything runs."""
+"""Input processor: turns prompts and options into requests and raises every error about them before anything runs."""
 
 import itertools
 from collections.abc import Sequence
@@ -144,23 +144,23 @@ def _ids(given: RequestId | Sequence[RequestId] | None, num_prompts: int) -> lis
     ids = [given] if isinstance(given, str | int) else list(given) if isinstance(given, Sequence) else [None]
     wrong = [i for i in ids if not isinstance(i, str | int) or isinstance(i, bool) or i == ""]
     if wrong:
-        raise ConfigError(f"request_id is {given!r}; allowed: a text, a whole number, or a list of one a prompt")
+        raise ConfigError(f"request_id is {given!r}; allowed: a text, a whole number, or a list of one per prompt")
     if len(ids) != num_prompts:
-        raise ConfigError(f"{len(ids)} request ids for {num_prompts} prompts; give one a prompt, or none")
+        raise ConfigError(f"{len(ids)} request ids for {num_prompts} prompts; give one per prompt, or none")
     if len(set(ids)) < len(ids):
         raise ConfigError("request_id has an id twice; every prompt needs one of its own")
     return ids  # type: ignore[return-value]
 
 
 def _one_each(given: Any, default: T, num_prompts: int, words: str) -> list[T]:
-    """Options a prompt, where one for all, one a prompt, or none were given."""
+    """Options per prompt, where one for all, one per prompt, or none were given."""
     kind = type(default)
     if given is None or isinstance(given, kind):
         return [default if given is None else given] * num_prompts
     each = list(given) if isinstance(given, Sequence) else [given]
     wrong = [item for item in each if item is not None and not isinstance(item, kind)]
     if wrong:
-        raise ConfigError(f"{words} are {wrong[0]!r}; allowed: one {kind.__name__}, or a list of one a prompt")
+        raise ConfigError(f"{words} are {wrong[0]!r}; allowed: one {kind.__name__}, or a list of one per prompt")
     if len(each) != num_prompts:
-        raise ConfigError(f"{len(each)} {words} for {num_prompts} prompts; give one, or one a prompt")
+        raise ConfigError(f"{len(each)} {words} for {num_prompts} prompts; give one, or one per prompt")
     return [default if item is None else item for item in each]

@@ -58,7 +58,7 @@ class LLM(LLMBase):  # noqa: D101
         request_id: RequestId | Sequence[RequestId] | None = None,
         timeout_s: float | None = None,
     ) -> Iterator[Result]:
-        """As `generate`, but each answer as soon as it and those before it are there."""
+        """As `generate`, but yields each answer as soon as it and those before it are finished."""
         check_timeout(timeout_s)
         return self._in_order(self._prepare(split_prompts(prompts), params, drafting, request_id), timeout_s)
 
@@ -71,7 +71,7 @@ class LLM(LLMBase):  # noqa: D101
         request_id: RequestId | Sequence[RequestId] | None = None,
         timeout_s: float | None = None,
     ) -> Iterator[tuple[int, Result]]:
-        """As `iterate`, but each answer as soon as it is there, with its place in `generate`'s list."""
+        """As `iterate`, but yields each answer as soon as it is finished, with its index in `generate`'s list."""
         check_timeout(timeout_s)
         return self._completed(self._prepare(split_prompts(prompts), params, drafting, request_id), timeout_s)
 
@@ -84,9 +84,9 @@ class LLM(LLMBase):  # noqa: D101
         request_id: RequestId | None = None,
         timeout_s: float | None = None,
     ) -> Iterator[Piece]:
-        """Answer one prompt, piece by piece. A reader that goes away ends the request; a slow one gets larger pieces.
+        """Answer one prompt, piece by piece. Closing the iterator ends the request; a slow reader gets larger pieces.
 
-        No piece ends inside a character or shows the beginning of a stop string. With `n` answers their pieces come in
+        No piece ends inside a character or contains the beginning of a stop string. With `n` answers their pieces come in
         turn (`Piece.sample_index`). The request begins with the first piece that is asked for.
         """
         check_timeout(timeout_s)

@@ -25,7 +25,7 @@ logger = logging.getLogger(__name__)
 
 
 class LLMBase:
-    """A model that generates, drafting ahead.
+    """A model that generates with drafting.
 
     Args:
         model: a Hugging Face folder, a hub id, a GGUF file, None for the default model, or a model from `load_model`.
@@ -33,10 +33,10 @@ class LLMBase:
             profile's, else "auto"; "ngram" with another verifier than "match", where the tokens depend on the drafts.
         num_speculative_tokens: most drafted tokens per step.
         profile: a file that `foreword tune` wrote: its drafter, settings, runtime and threads, where none are given.
-        speculative_config: the same as a mapping in `drafter`, under the name that vLLM's users know.
-        verifier: how drafts are checked, by name or as an object; "match" keeps the very tokens of plain decoding.
-        batch_size: most requests that run side by side.
-        policy: who decides how much to draft: "fixed", "history" or "adaptive" (as much as is faster here and now).
+        speculative_config: the same as a mapping in `drafter`, under vLLM's name.
+        verifier: how drafts are verified, by name or as an object; "match" gives exactly the tokens of plain decoding.
+        batch_size: most requests in one batch.
+        policy: how the draft length is chosen: "fixed", "history" or "adaptive" (as much as is faster here and now).
             Default: adaptive for drafter "auto", fixed for the others.
         max_queue: most calls that may wait for a place in the batch, above which a call raises `QueueFullError`; None
             for no limit. A call counts once, however many prompts it has.
@@ -107,7 +107,7 @@ class LLMBase:
     def from_transformers(
         cls, model: Any, tokenizer: Any, drafter: str | DraftConfig | Mapping[str, Any] | None = None, **options: Any
     ) -> Self:
-        """A model that transformers holds, with its tokenizer: any that attends in all its layers.
+        """A model loaded with transformers, with its tokenizer: any with attention in all its layers.
 
         The weights are shared, not copied. The options are those of `LLM`, without those of loading.
 
@@ -152,12 +152,12 @@ class LLMBase:
         request_id: RequestId | Sequence[RequestId] | None = None,
         streams: bool = False,
     ) -> list[PreparedPrompt]:
-        """Checked and tokenized; says once where a reference is of no use."""
+        """Checked and tokenized; warns once where a reference is not used."""
         prepared = self._intake.prepare(prompts, params, drafting, request_id, streams=streams)
         if self._warns_of_reference and any(p.drafting.enabled and p.drafting.reference for p in prepared):
             self._warns_of_reference = False
             logger.warning(
-                "drafter %r makes no use of a reference; ngram and suffix do, alone or in a cascade such as 'ngram,%s'",
+                "drafter %r does not use a reference; ngram and suffix do, alone or in a cascade such as 'ngram,%s'",
                 self.config.method,
                 self.config.method,
             )

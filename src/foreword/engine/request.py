@@ -23,7 +23,7 @@ _next_id = itertools.count()
 
 
 class Request:
-    """A prompt on its way to an answer. Satisfies `draft.base.RequestView`.
+    """One request: a prompt and the answer so far. Satisfies `draft.base.RequestView`.
 
     `token_ids[:kv_len]` is in the target's cache. While decoding, all but the last token are: that one is the root of
     the next draft tree.
@@ -114,7 +114,9 @@ class Request:
         if self.is_finished:
             return
         if not isinstance(error, Exception):
-            error = ForewordError(f"the pass that this request shared with others was ended by {error!r}; ask again")
+            error = ForewordError(
+                f"the pass that this request shared with others failed with {error!r}; send the request again"
+            )
         self.error, self.finish_reason = error, "abort"
 
     def restart(self) -> None:
@@ -124,7 +126,7 @@ class Request:
         self.prompt_logprobs = [None]
 
     def attempt(self, call: Callable[..., T], *args: object) -> T | None:
-        """A step that is about this request alone. None where it raises, or an earlier one did: that ends no other."""
+        """Work for this request alone. None where it raises, or did before: the error ends no other request."""
         if self.error is not None:
             return None
         try:

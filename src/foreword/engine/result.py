@@ -1,4 +1,4 @@
-"""What a caller gets back."""
+"""The types that generation returns."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -11,11 +11,11 @@ RequestId = str | int  # what a caller calls a request
 
 @dataclass(frozen=True)
 class TokenLogprob:
-    """How likely a token was, as a natural logarithm, before any sampling option."""
+    """A token's log-probability (natural logarithm) before any sampling option."""
 
     token_id: int
     logprob: float
-    top: tuple[tuple[int, float], ...] = ()  # the likeliest tokens with theirs, likeliest first, as many as asked for
+    top: tuple[tuple[int, float], ...] = ()  # the top tokens with theirs, highest first, as many as requested
 
 
 @dataclass(frozen=True)

@@ -1,11 +1,11 @@
 """One speculative step: the page to read first.
 
 Draft a tree for every request, let the target read all nodes of all trees in one pass, keep what it agrees with and one
-token more. Prefill, plain decoding and speculation are the same step: a chunk of the prompt is a chain of known nodes,
+token more. Prefill, plain decoding and speculation are the same step: a chunk of the prompt is a chain of committed tokens,
 plain decoding is a tree of the root alone. Which drafter, which runtime, greedy or sampled: nothing here knows.
 
-What is about one request alone is `attempt`ed. Where that raises, the request ends with the error kept on it, only its
-known tokens stay, and the others notice nothing. Any other error ends them all.
+Errors in per-request work end that request only. Where that raises, the request ends with the error kept on it, only its
+committed tokens stay, and the others notice nothing. Any other error ends them all.
 """
 
 from collections.abc import Sequence
@@ -28,13 +28,13 @@ class Controller(Protocol):
     """Decides how much to speculate."""
 
     def plan(self, requests: Sequence[Request]) -> list[Plan]:
-        """One plan a request."""
+        """One plan per request."""
         ...
 
     def fit(
         self, requests: Sequence[Request], plans: Sequence[Plan], trees: Sequence[DraftTree]
     ) -> tuple[Sequence[Plan], Sequence[DraftTree]]:
-        """What was proposed, without the nodes that do not pay; and the plans with the reason."""
+        """The proposals without the nodes that cost more than they gain; and the plans with the reason."""
         ...
 
     def observe(self, requests: Sequence[Request], record: "StepRecord", times: StepTimes) -> None:
@@ -42,13 +42,13 @@ class Controller(Protocol):
         ...
 
     def forget(self, request: Request) -> None:
-        """A request has ended, or its reader went away."""
+        """A request has ended or was aborted."""
         ...
 
 
 @dataclass(frozen=True)
 class StepParts:
-    """Who does what in a step."""
+    """The parts of a step."""
 
     controller: Controller
     drafter: Drafter
@@ -77,7 +77,7 @@ def speculative_step(requests: Sequence[Request], parts: StepParts, clock: StepC
     plans = controller.plan(requests)
     clock.stamp("plan")
 
-    # 2. Draft: one tree a request, its root the last committed token.
+    # 2. Draft: one tree per request, its root the last committed token.
     proposed = drafter.propose(requests, plans)
     clock.stamp("draft")
 
@@ -137,7 +137,7 @@ def commit(
 def _ask(
     requests: Sequence[Request], trees: Sequence[DraftTree], batch: PackedBatch, verifier: Verifier
 ) -> list[Asked]:
-    """What is wanted of each request's nodes; nothing to verify where known tokens are still unread after this pass."""
+    """What is needed of each request's nodes; nothing to verify where committed tokens are still pending after this pass."""
     asked = []
     for request, tree, start in zip(requests, trees, batch.starts, strict=False):
         is_last = tree.num_known == request.num_unread
@@ -147,7 +147,7 @@ def _ask(
 
 
 def _union(asked: Sequence[Asked], need: DraftNeed, trees: Sequence[DraftTree], batch: PackedBatch) -> Need:
-    """What the pass must hand back: what verifier, results and drafter ask for."""
+    """What the pass must return: what verifier, results and drafter need."""
     return Need(
         draws=[draw for a in asked if a.ask for draw in a.ask.draws],
         logits=[node for a in asked for node in a.logits],
@@ -166,7 +166,7 @@ def _verify(
     output: PassOutput,
     verifier: Verifier,
 ) -> list[Verdict]:
-    """One verdict a request, from its share of the answers."""
+    """One verdict per request, from its share of the answers."""
     verdicts, draw, row = [], 0, 0
     for request, tree, start, wanted in zip(requests, trees, batch.starts, asked, strict=False):
         rows = output.logits[row : row + len(wanted.logits)] if output.logits is not None else None

@@ -14,7 +14,7 @@ NATIVE_DTYPES = ("int8", "int4")
 
 @dataclass(frozen=True)
 class RuntimeChoice:
-    """A resolved choice and its reason in words."""
+    """A resolved choice and its reason."""
 
     name: str  # "torch" or "native"
     dtype: str
@@ -59,7 +59,7 @@ def _choose(runtime: str, dtype: str, device: str) -> RuntimeChoice:
     if runtime == "native" or dtype in NATIVE_DTYPES:
         if missing:
             raise KernelError(f"the native runtime is not available: {missing}; use --runtime torch")
-        return RuntimeChoice("native", "int8" if dtype == "auto" else dtype, "cpu", "asked for")
+        return RuntimeChoice("native", "int8" if dtype == "auto" else dtype, "cpu", "as requested")
     if runtime == "torch" or dtype in TORCH_DTYPES or device != "cpu" or missing:
         return RuntimeChoice(
             "torch", _torch_dtype(dtype, device), device, _torch_reason(runtime, dtype, device, missing)
@@ -122,5 +122,5 @@ def _torch_dtype(dtype: str, device: str) -> str:
 
 def _torch_reason(runtime: str, dtype: str, device: str, missing: str | None) -> str:
     if runtime == "torch" or dtype in TORCH_DTYPES:
-        return "asked for"
+        return "as requested"
     return f"device is {device}" if device != "cpu" else f"native is not available: {missing}"

@@ -46,7 +46,7 @@ class _Region:
 
 @dataclass(frozen=True, eq=False)
 class PassRows:
-    """Views of one request's rows in a pass, a tensor a layer."""
+    """Views of one request's rows in a pass, one tensor per layer."""
 
     new: Sequence[Float[Tensor, "2 kv_heads nodes dim"]]  # where keys and values of the nodes go
     keys: Sequence[Float[Tensor, "1 kv_heads total dim"]]  # committed rows, then those of the nodes
@@ -54,7 +54,7 @@ class PassRows:
 
 
 class TorchKVCache(RegionCache[_Region]):
-    """`KVCache` of runtime/base.py; every layer of a request shares one region."""
+    """`KVCache` of runtime/base.py; all layers of a request share one region."""
 
     def __init__(self, spec: ModelSpec, device: torch.device, dtype: torch.dtype) -> None:
         super().__init__()
@@ -76,7 +76,7 @@ class TorchKVCache(RegionCache[_Region]):
 
     @property
     def num_bytes(self) -> int:
-        """Memory that the regions take."""
+        """Memory that the slots take."""
         return sum(region.values.nbytes for region in self._regions.values())
 
     def region_bytes(self, capacity: int) -> int:

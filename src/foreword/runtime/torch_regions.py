@@ -1,7 +1,7 @@
-"""Slots and rows of a cache whose regions are torch tensors; how a region holds its rows is its own business.
+"""Slots and rows of a cache whose regions are torch tensors; the storage layout is private to each region.
 
 rows   [0, length)                         committed
-       [length, length + num_scratch)      the pass under way, one row a node
+       [length, length + num_scratch)      the pass under way, one row per node
        [length + num_scratch, capacity)    free
 """
 
@@ -48,7 +48,7 @@ class RegionCache(Generic[R]):
         raise NotImplementedError
 
     def open(self, capacity: int) -> int:
-        """Reserve a region of at least `capacity` rows; returns its slot, the lowest that is free."""
+        """Reserve a sequence slot of at least `capacity` rows; returns its number, the lowest that is free."""
         slot = next(number for number in range(len(self._regions) + 1) if number not in self._regions)
         self._regions[slot] = self._new_region(capacity)
         return slot
@@ -68,12 +68,12 @@ class RegionCache(Generic[R]):
         return forked
 
     def close(self, slot: int) -> None:
-        """Free the region."""
+        """Free the slot."""
         self._region(slot)
         del self._regions[slot]
 
     def reserve(self, slot: int, capacity: int) -> None:
-        """Make the region at least `capacity` rows long, keeping what it holds.
+        """Make the slot at least `capacity` rows long, keeping what it holds.
 
         A region that grows, grows by half at least: a request that reserves a little at every step copies each row only
         a few times in all.
@@ -111,7 +111,7 @@ class RegionCache(Generic[R]):
 
     @property
     def num_open(self) -> int:
-        """Regions in use."""
+        """Slots in use."""
         return len(self._regions)
 
     def _claim(self, slot: int, num_nodes: int) -> R:

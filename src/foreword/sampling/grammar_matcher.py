@@ -53,7 +53,7 @@ class GrammarCompiler:
         self._made: OrderedDict[Grammar, Any] = OrderedDict()  # the last ones used, the newest at the end
 
     def compile(self, grammar: Grammar) -> "GrammarWalker":
-        """A walker at the start of `grammar`; `ConfigError` says what is wrong with it."""
+        """A grammar matcher at the start of `grammar`; `ConfigError` says what is wrong with the grammar."""
         made = self._made.pop(grammar, None)
         if made is None:
             source = self._source(grammar)
@@ -76,7 +76,7 @@ class GrammarCompiler:
 
 
 class GrammarWalker:
-    """A grammar and a place in it, which moves to any path of tokens that is asked about.
+    """A grammar and a state in it, which moves to any path of tokens.
 
     Every method is a function of its argument alone. A path runs from the first token of the answer.
     """

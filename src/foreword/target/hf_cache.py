@@ -1,6 +1,6 @@
 """Keys and values of many requests for a transformers model.
 
-A region holds a pair of tensors a layer, (kv_heads, capacity, dim), allocated when the layer first writes: its shape is
+A region holds a pair of tensors per layer, (kv_heads, capacity, dim), allocated when the layer first writes: its shape is
 the layer's own business (grouped heads, keys and values of different widths, layers that keep none).
 
 A pass sees all its requests as one row of keys: the committed rows of each request, then the nodes of all of them.
@@ -71,7 +71,7 @@ class HFCache(RegionCache[Region]):
 
     def __init__(self) -> None:
         super().__init__()
-        self._row_bytes = 0  # of the widest region seen: what a row takes is known once a pass has written
+        self._row_bytes = 0  # of the widest region seen: what a row takes is known once per pass has written
 
     def _new_region(self, capacity: int) -> Region:
         return Region(capacity)

@@ -42,7 +42,7 @@ def adopt_model(model: Any, tokenizer: Any, source: str | None = None) -> Loaded
 
     Raises:
         ConfigError: these are not a model and a tokenizer that transformers made.
-        UnsupportedModelError: the model cannot read trees of drafts; says why.
+        UnsupportedModelError: the model cannot score draft trees; says why.
     """
     from transformers import PreTrainedModel
 

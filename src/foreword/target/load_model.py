@@ -1,7 +1,7 @@
 """Bringing models into memory: the target, and a draft model beside it on the same runtime.
 
 A folder whose architecture foreword's own decoders do not have is loaded through transformers (`hf_load`), and says so.
-Nothing else is: what foreword refuses for another reason would say other words there.
+Nothing else is: what foreword refuses for another reason would say other tokens there.
 """
 
 import logging
@@ -31,7 +31,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class LoadedModel:
-    """A model in memory; several `LLM`s may share it."""
+    """A loaded model; several `LLM`s may share it."""
 
     checkpoint: ModelSource
     choice: RuntimeChoice
@@ -66,7 +66,7 @@ def load_model(
     cache_dir: str | Path | None = None,
     show_progress: bool = False,
 ) -> LoadedModel:
-    """Bring a model into memory: a Hugging Face folder, a hub id, a GGUF file, or None for the default model.
+    """Load a model: a Hugging Face folder, a hub id, a GGUF file, or None for the default model.
 
     `kv_dtype` is how the native runtime keeps keys and values: "bfloat16" (what "auto" means there), or "float32" in
     twice the memory.
@@ -105,7 +105,7 @@ def check_model_name(model: str | Path | None) -> None:
 def load_draft_model(
     model: str | Path, target: "Target", runtime_of: Callable[[Runtime], Runtime] = lambda runtime: runtime
 ) -> tuple[LoadedModel, Pairing]:
-    """Bring a draft model into memory, on the target's runtime or on `runtime_of` it; and how the two go together.
+    """Load a draft model, on the target's runtime or on `runtime_of` it; and how the two fit together.
 
     Rows of padding beyond its tokenizer are left out, so that it can never propose one.
     """

@@ -1,4 +1,4 @@
-"""The model whose words must come out: a decoder and the cache of its requests."""
+"""The model whose output is wanted: a decoder and the KV cache of its requests."""
 
 from collections.abc import Callable, Sequence
 from typing import final

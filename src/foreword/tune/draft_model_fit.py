@@ -33,12 +33,12 @@ class PairFacts:
     k: int | None = None  # what was drafted when alpha was measured
 
     def predicted(self, k: int) -> float | None:
-        """Times plain decoding at k tokens a step."""
+        """Times plain decoding at k tokens per step."""
         return None if self.alpha is None else speed_up(self.alpha, self.c, k, self.verify_costs[k])
 
     @property
     def best(self) -> tuple[int, float] | None:
-        """The best k and its predicted speed-up; k = 0 where none pays."""
+        """The best k and its predicted speed-up; k = 0 where plain decoding is fastest."""
         return None if self.alpha is None else best_k(self.alpha, self.c, self.verify_costs)
 
     def with_alpha(self, stats: Iterable[RequestStats], k: int) -> "PairFacts":

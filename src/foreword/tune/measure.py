@@ -42,7 +42,7 @@ class Arm:
 
     @property
     def num_nodes(self) -> int:
-        """Most drafted nodes a step."""
+        """Most drafted nodes per step."""
         return self.candidate.num_nodes or self.llm.config.num_speculative_tokens or 0
 
     @property

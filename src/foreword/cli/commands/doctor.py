@@ -86,6 +86,6 @@ def _print_facts(facts: dict[str, Any]) -> None:
         table.add_row(name, str(value))
     screen = console()
     screen.print(table)
-    screen.print("\nadvice:" if facts["advice"] else "\nnothing to mend.")
+    screen.print("\nadvice:" if facts["advice"] else "\nNo problems found.")
     for line in facts["advice"]:
         screen.print(f"- {line}")

@@ -26,9 +26,9 @@ def inspect(
     threads: opt.Threads = None,
     json: opt.Json = False,
 ) -> None:
-    """Say what a model is, what it needs and what can draft for it, or whether a drafter fits a model and what it gains.
+    """Describe a model, its memory needs and the drafters that fit it, or whether a drafter fits a model and what it gains.
 
-    Without anything: the default model. A drafter is tried beside --model, else beside the default model.
+    Without an argument: the default model. A drafter is tested with --model, or else with the default model.
     """
     from foreword.bench.drafter_facts import drafter_kind
     from foreword.target.load_model import check_model_name
@@ -81,7 +81,7 @@ def _print_facts(facts: dict[str, Any]) -> None:
         "runs on": facts["runs_on"],
         "model": facts["model"],
         "family": facts["family"],
-        "parameters": f"{millions:.1f}M, {streamed:.1f}M read a pass",
+        "parameters": f"{millions:.1f}M, {streamed:.1f}M read per pass",
         "stored as": stored,
         "layers": f"{sizes['num_layers']} of width {sizes['hidden_size']}, feed-forward {sizes['intermediate_size']}",
         "heads": f"{sizes['num_heads']} over {sizes['num_kv_heads']} key-value heads of {sizes['head_dim']}",
@@ -90,7 +90,7 @@ def _print_facts(facts: dict[str, Any]) -> None:
         "tokenizer": f"{tokenizer['vocab_size']} tokens, {template}",
         "end tokens": ends,
         "weights in memory": ", ".join(f"{dtype} {size_text(size)}" for dtype, size in facts["weight_bytes"].items()),
-        "cache a token": ", ".join(f"{name} {size_text(size)}" for name, size in facts["kv_bytes_per_token"].items()),
+        "cache per token": ", ".join(f"{name} {size_text(size)}" for name, size in facts["kv_bytes_per_token"].items()),
     }
     table = Table.grid(padding=(0, 2))
     for name, value in rows.items():

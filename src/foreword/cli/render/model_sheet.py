@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from foreword.target.load_model import LoadedModel
     from foreword.target.model_source import ModelSource
 
-# Bytes a weight in memory; int8 and int4 hold their scales besides, which is little more.
+# Bytes per weight in memory; int8 and int4 hold their scales besides, which is little more.
 _BYTES_PER_WEIGHT = {"float32": 4.0, "bfloat16": 2.0, "int8": 1.0, "int4": 0.5}
 _KV_BYTES = {"torch float32": 4, "native, torch bfloat16": 2}
 

@@ -73,7 +73,7 @@ class EagleFiles:
         if unknown:
             raise UnsupportedModelError(
                 f"{self.path} has tensors that foreword's EAGLE layer does not use: {', '.join(sorted(unknown)[:3])}; "
-                f"leaving them out would make its guesses worse"
+                f"leaving them out would lower its acceptance"
             )
         self._settle_norms()
 

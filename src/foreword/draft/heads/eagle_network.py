@@ -36,7 +36,7 @@ class EagleNetwork:
 
     reader: EagleReader
     vocab: DraftVocab
-    taps: tuple[int, ...]  # streams of the target that it reads; none: the final norm's output
+    taps: tuple[int, ...]  # auxiliary hidden states of the target that it reads; none: the final norm's output
     settings: Mapping[str, Any]  # config.json's "foreword" object
 
 
@@ -225,7 +225,7 @@ def _check(
     shapes: dict[str, tuple[int, ...]] = {"fc.weight": (hidden, width), "embed.weight": (spec.vocab_size, hidden)}
     if not is_eagle3 and hidden != target.hidden_size:
         raise CheckpointError(
-            f"{files.path} guesses features of {hidden} values; the target's have {target.hidden_size}; was it made for "
+            f"{files.path} predicts features of {hidden} values; the target's have {target.hidden_size}; was it made for "
             f"another model?"
         )
     shapes["head.weight"] = (spec.num_logits, hidden)
@@ -253,7 +253,7 @@ def _check(
             )
         raise UnsupportedModelError(
             f"{files.path} has tensors that foreword's EAGLE layer does not use: {', '.join(unused[:3])}; leaving them "
-            f"out would make its guesses worse"
+            f"out would lower its acceptance"
         )
 
 

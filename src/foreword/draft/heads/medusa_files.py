@@ -51,7 +51,7 @@ class MedusaFiles:
     layout: str  # "legacy", "version 2", "full model" or "vllm"
     config: Mapping[str, Any]
     blocks: tuple[tuple[Layer, ...], ...]  # by head
-    outputs: tuple[Tensor, ...]  # one a head; one for all; none: the target's
+    outputs: tuple[Tensor, ...]  # one per head; one for all; none: the target's
     token_map: Tensor | None  # the target's id of each row of the outputs
     num_bytes: int  # of the heads' tensors
     notes: tuple[str, ...] = field(default=())  # what the config says otherwise than the tensors
@@ -141,7 +141,7 @@ def _notes(config: Mapping[str, Any], blocks: tuple[tuple[Layer, ...], ...]) -> 
     notes = []
     for keys, found, word in (
         (("num_heads", "medusa_num_heads"), len(blocks), "heads"),
-        (("num_hidden_layers", "medusa_num_layers"), len(blocks[0]), "layers a head"),
+        (("num_hidden_layers", "medusa_num_layers"), len(blocks[0]), "layers per head"),
     ):
         key = keys[0] if config.get("model_type") == "medusa" else keys[1]
         said = config.get(key)

@@ -24,7 +24,7 @@ class MedusaNetwork:
 
     heads: MedusaHeads
     vocab: DraftVocab
-    paths: Paths  # the tree, with the chance of each node
+    paths: Paths  # the tree, with the probability of each node
     settings: Mapping[str, Any]  # config.json's "foreword" object
 
 

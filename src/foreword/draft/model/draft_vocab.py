@@ -4,7 +4,7 @@
     tokens.json        a JSON list of ids
 
 The order of the list says nothing. End and special tokens are drafted too, whether the list has them or not: every answer
-ends with one. The model still checks with its whole vocabulary, so no word changes.
+ends with one. The model still checks with its whole vocabulary, so no token changes.
 """
 
 import hashlib

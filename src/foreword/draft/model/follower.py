@@ -1,4 +1,4 @@
-"""A second decoder that reads what the target reads, with a cache of its own.
+"""A second decoder that follows the target's text, with a KV cache of its own.
 
     the cache holds      t0 t1 t2 t3 x1 x2          x: drafted and read in the step before
     the text is now      t0 t1 t2 t3 x1 e           x1 was accepted, e came from the target
@@ -7,7 +7,7 @@
 
 What the cache holds is compared with the text at every proposal, so it does not matter how the text came about:
 accepted drafts, another drafter's, steps without any. After a full accept the last drafted token was never read, so
-two tokens are unread; after ten plain steps, ten are.
+two tokens are pending; after ten plain steps, ten are.
 """
 
 from collections.abc import Sequence
@@ -26,7 +26,7 @@ _LONG = 64  # unread tokens that are worth a pass of their own, or a copy
 
 @dataclass(eq=False)
 class _Place:
-    """One request's region of the cache and what it holds."""
+    """One request's sequence slot and what it holds."""
 
     slot: int
     tokens: list[int] = field(default_factory=list)
@@ -49,7 +49,7 @@ class Follower:
         self._places: dict[int, _Place] = {}
 
     def start(self, request: RequestView) -> None:
-        """Open a region; nothing is read before the first proposal."""
+        """Open a sequence slot; nothing is read before the first proposal."""
         self._places[request.request_id] = _Place(self.cache.open(min(len(request.token_ids) + 64, self._context_len)))
 
     def stop(self, request: RequestView) -> None:

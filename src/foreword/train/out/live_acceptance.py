@@ -1,4 +1,4 @@
-"""Tokens a step as the real verifier gives them: the drafter's folder, served beside the same target."""
+"""Tokens per step as the real verifier gives them: the drafter's folder, served beside the same target."""
 
 import logging
 import math
@@ -48,7 +48,7 @@ def verified_tokens_per_step(
             if clock() > deadline_s:
                 break
     except ForewordError as error:
-        logger.warning("tokens a step were not measured: %s", error)
+        logger.warning("tokens per step were not measured: %s", error)
         return None
     steps = sum(result.stats.num_steps for result in results)
     tokens = sum(result.stats.new_tokens - 1 for result in results)

@@ -1,4 +1,4 @@
-"""Does a drafter pay on this machine? Held-out prompts with it and without it, in turns, in a few seconds."""
+"""Is a drafter faster on this machine? Held-out prompts with it and without it, in turns, in a few seconds."""
 
 import time
 from collections.abc import Callable, Sequence
