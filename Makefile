@@ -1,10 +1,13 @@
 # Everything foreword needs is installed in .venv; nothing outside this folder is changed but the user's cache of models.
 #
-#   make demo    the same words, faster            make check       lint, formatting and types
-#   make test    the tests (test-slow: the rest)   make format      put the code in order
-#   make install only set up .venv                 make clean       delete .venv and caches
-#   make soak    100,000 tokens, none may differ   make check-kernels   the kernels under sanitizers
-#   make fuzz    5,000 random combinations of models, options, drafters, callers
+#   make demo    same tokens, faster                make check       lint, formatting, types, workflow files
+#   make test    the tests (test-slow: the rest)    make format      format and fix the code
+#   make install only set up .venv                  make docs        the documentation site, in build/site
+#   make soak    100,000 tokens, none may differ    make wheels      the three wheels, in dist
+#   make fuzz    5,000 random combinations          make check-kernels   the kernels under sanitizers
+#                of models, options, drafters,      make clean       delete .venv and caches
+#                callers
+#   make fuzz-files   2,000 damaged files of models and drafters
 #
 # Another Python: make PYTHON=python3.12 demo
 
@@ -13,8 +16,9 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 KERNEL_SOURCES := $(shell find kernels -name build -prune -o -type f -print 2>/dev/null)
+PROGRESS := sh tools/progress.sh 10
 
-.PHONY: help install demo test test-slow check check-kernels soak fuzz format constraints clean
+.PHONY: help install demo test test-slow check docs wheels check-kernels soak fuzz fuzz-files format constraints clean
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -26,22 +30,26 @@ $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \
 	  echo "error: foreword needs Python 3.11 or newer; '$(PYTHON)' is: $$($(PYTHON) --version 2>&1 || true)." \
 	    "Name another: make PYTHON=python3.12" >&2; exit 1; }
+	@echo "1 of 3: a virtual environment in $(VENV)"
 	@$(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); \
 	  echo "error: '$(PYTHON) -m venv' failed; on Debian and Ubuntu: apt install python3-venv" >&2; exit 1; }
 
 $(VENV)/.stamp: pyproject.toml constraints.txt | $(BIN)/python
-	@echo "installing foreword and what it needs in $(VENV): minutes the first time, torch is large"
-	@$(PIP) install --quiet -c constraints.txt -e '.[dev]'
+	@echo "2 of 3: foreword and what it needs, into $(VENV): minutes the first time, torch is large"
+	@$(PROGRESS) $(VENV)/install.log $(PIP) install --progress-bar off -c constraints.txt -e '.[dev]'
 	@touch $@
 
 # Without a compiler, or where the kernels do not build, foreword works all the same.
 $(VENV)/.kernels-stamp: $(VENV)/.stamp $(KERNEL_SOURCES)
 	@if [ -f kernels/pyproject.toml ]; then \
-	  echo "building the kernels of the native runtime"; \
-	  if { $(PIP) install -c constraints.txt scikit-build-core nanobind cmake ninja && \
-	       $(PIP) install -c constraints.txt --no-build-isolation ./kernels; } >$(VENV)/kernels.log 2>&1; then :; else \
+	  echo "3 of 3: the kernels of the native runtime: a minute or two of compiling"; \
+	  if $(PROGRESS) $(VENV)/kernels-tools.log $(PIP) install -c constraints.txt scikit-build-core nanobind cmake ninja && \
+	     $(PROGRESS) $(VENV)/kernels.log $(PIP) install -c constraints.txt --no-build-isolation ./kernels; then \
+	    echo "installed: $(BIN)/foreword"; \
+	  else \
 	    $(PIP) uninstall --quiet --yes foreword-kernels 2>/dev/null || true; \
-	    echo "the kernels could not be built (see $(VENV)/kernels.log): the torch runtime takes over, slower; foreword doctor says more"; \
+	    echo "the kernels could not be built (see $(VENV)/kernels.log): foreword works with the slower torch runtime;" \
+	      "$(BIN)/foreword doctor says what is missing"; \
 	  fi; \
 	fi
 	@touch $@
@@ -60,6 +68,17 @@ check: install
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/pyright
+	@$(BIN)/check-jsonschema --builtin-schema vendor.github-workflows .github/workflows/*.yml
+
+# Pages that are made (command line, Python) are made anew each time; a warning is an error.
+docs: install
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+
+# foreword, its kernels, and the drafters of the default model: what an installation without this folder needs.
+wheels: install
+	@rm -rf build/lib build/bdist* checkpoints/build
+	@$(PIP) wheel --quiet --no-deps --wheel-dir dist . ./kernels ./checkpoints
+	@ls dist
 
 # 100,000 tokens on the default model: not one may differ from plain decoding. Minutes.
 soak: install
@@ -68,6 +87,10 @@ soak: install
 # 5,000 random combinations of models, prompts, options, drafters, batches and callers against plain decoding. An hour.
 fuzz: install
 	@$(BIN)/python -m benchmarks.fuzz
+
+# 2,000 damaged files of models and drafters: each is refused in one line, or its tokens are the same. Minutes.
+fuzz-files: install
+	@$(BIN)/python -m benchmarks.fuzz_files
 
 # The kernels' tests once more, built with AddressSanitizer and UndefinedBehaviorSanitizer.
 check-kernels: install
@@ -84,5 +107,5 @@ constraints: install
 	@mv constraints.new constraints.txt
 
 clean:
-	rm -rf $(VENV) kernels/build .pytest_cache .ruff_cache .hypothesis src/*.egg-info
+	rm -rf $(VENV) build dist kernels/build checkpoints/build .pytest_cache .ruff_cache .hypothesis src/*.egg-info checkpoints/*.egg-info
 	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +

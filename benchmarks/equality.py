@@ -1,4 +1,4 @@
-"""Every drafter without training against plain decoding on the default model: are they the same words?
+"""Every drafter without training against plain decoding on the default model: are they the same tokens?
 
     python -m benchmarks.equality PROMPTS_FOLDER [--runtime native|torch] [--num-prompts 20] [--max-tokens 48] [--out FILE.json]
 
@@ -36,7 +36,7 @@ def main() -> int:
 
     model = load_model(args.model, runtime=args.runtime, dtype=DTYPES[args.runtime], threads=args.threads)
     lines = over_categories(args.folder, args.num_prompts)
-    plain = LLM(model, "none", batch_size=1)
+    plain = LLM(model, "none", batch_size=1, prefix_cache=False)
     prompts = [plain.encode([{"role": "user", "content": line.turns[0]}]) for line in lines if line.turns]
     rows = []
     for mode, draws in MODES.items():
@@ -44,7 +44,7 @@ def main() -> int:
         reference = plain.generate(prompts, params)
         for drafter in drafters(args.draft_model or str(model.checkpoint.source)):
             start_s = time.perf_counter()
-            results = LLM(model, drafter, batch_size=1).generate(prompts, params)
+            results = LLM(model, drafter, batch_size=1, prefix_cache=False).generate(prompts, params)
             found = [all_differences(plain, a, b, params) for a, b in zip(reference, results, strict=True)]
             rows.append(row(drafter, mode, results, found) | {"wall_s": round(time.perf_counter() - start_s, 1)})
             print(json.dumps(rows[-1]), flush=True)

@@ -1,4 +1,4 @@
-"""Tokens a step of the lossless rules for the same drafts: what the promise "the same tokens" costs beside "the same law".
+"""Tokens per step of the lossless rules for the same drafts: what the promise "the same tokens" costs beside "the same law".
 
     python benchmarks/match_and_rejection.py PROMPTS.jsonl [--limit 20] [--max-tokens 96] [--k 4] [--model M]
 
@@ -56,10 +56,10 @@ def main() -> None:
         for draft, make in makers.items():
             for name in RULES:
                 rule = make_verifier(name)
-                llm = LLM(model, "none")
+                llm = LLM(model, "none", prefix_cache=False)
                 target = Target(model.decoder, model)
                 parts = StepParts(FixedController(args.k, draft), make(target, rule.draft_mode), target, rule)
-                llm.engine = Engine(parts, batch_size=8)
+                llm.replace_engine(Engine(parts, batch_size=8))
                 params = SamplingParams(temperature=temperature, max_tokens=args.max_tokens, seed=1)
                 prompts = [[{"role": "user", "content": line.turns[0]}] for line in lines if line.turns]
                 results = llm.generate(prompts, params)

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any, final
 
 from foreword.adapt.controller import AdaptiveController
-from foreword.adapt.cost import costs_of
+from foreword.adapt.timing import costs_of
 from foreword.bench.intervals import ratio_of
 from foreword.draft.base import BaseDrafter, Plan, RequestView, known_ids
 from foreword.engine.engine import Engine
@@ -76,12 +76,12 @@ class WrongDrafter(BaseDrafter):
 
 def llm_with(model: LoadedModel, drafter: BaseDrafter) -> LLM:
     """An adaptive `LLM` around a drafter object."""
-    llm = LLM(model, "none", batch_size=1)
+    llm = LLM(model, "none", batch_size=1, prefix_cache=False)
     target = Target(model.decoder, model)
     parts = StepParts(
         AdaptiveController(costs_of(target), _NUM_NODES, drafter.name), drafter, target, make_verifier("match")
     )
-    llm.engine = Engine(parts, 1)
+    llm.replace_engine(Engine(parts, 1))
     return llm
 
 
@@ -102,7 +102,7 @@ def pairs_of(
     for number in range(num_pairs):
         seconds, answers = in_turn((plain, ahead), prompts[number % len(prompts)], params, first=number % 2)
         if answers[0].token_ids != answers[1].token_ids and plain.model.choice.name == "native":
-            raise SystemExit(f"pair {number}: other words than plain decoding's")
+            raise SystemExit(f"pair {number}: other tokens than plain decoding's")
         pairs.append((seconds[0], seconds[1]))
         num_drafted += answers[1].stats.drafted_tokens
         num_steps += answers[1].stats.num_steps
@@ -147,16 +147,16 @@ def main() -> int:
     args = parser.parse_args()
 
     model = load_model(args.model, threads=args.threads)
-    plain = LLM(model, "none", batch_size=1)
+    plain = LLM(model, "none", batch_size=1, prefix_cache=False)
     words = [plain.encode(text) for text in random_words(args.pairs, 24, seed=1)]
     chat = [plain.encode([{"role": "user", "content": text}]) for text in PROMPTS.values()]
     greedy = SamplingParams(max_tokens=args.max_tokens, ignore_eos=True)
     hot = SamplingParams(max_tokens=args.max_tokens, ignore_eos=True, temperature=1.5, seed=11)
     wrong = WrongDrafter(never_said(plain, words, greedy), args.draft_ms / 1e3)
     texts = {
-        "words": (LLM(model, "auto", batch_size=1), words, replace(hot, temperature=1.0)),
+        "words": (LLM(model, "auto", batch_size=1, prefix_cache=False), words, replace(hot, temperature=1.0)),
         "wrong": (llm_with(model, wrong), words, greedy),
-        "hot": (LLM(model, "auto", batch_size=1), chat, hot),
+        "hot": (LLM(model, "auto", batch_size=1, prefix_cache=False), chat, hot),
     }
     report: dict[str, Any] = {"model": model.checkpoint.source, "goal": GOAL, "pairs": args.pairs}
     for name, (ahead, prompts, params) in texts.items():

@@ -2,7 +2,7 @@
 
     python benchmarks/peer_foreword.py --prompts FILE --max-new 128 --threads 2 [--mode plain|ngram|...] [--ignore-eos]
 
-Each line of FILE is {"id", "category", "ids"}. Prints one line after loading, then one a prompt. Warms up on the longest prompt.
+Each line of FILE is {"id", "category", "ids"}. Prints one line after loading, then one per prompt. Warms up on the longest prompt.
 """
 
 import argparse
@@ -30,7 +30,9 @@ def main() -> None:
     from foreword.sampling.params import SamplingParams
 
     model = load_model(args.model, runtime=args.runtime, dtype=args.dtype, threads=args.threads)
-    llm = LLM(model, "none" if args.mode == "plain" else args.mode, num_speculative_tokens=args.draft)
+    llm = LLM(
+        model, "none" if args.mode == "plain" else args.mode, num_speculative_tokens=args.draft, prefix_cache=False
+    )
     label = {"peer": "foreword", "mode": args.mode, "precision": model.choice.dtype}
     versions = {"foreword": foreword.__version__, "runtime": model.choice.name}
     show(label, load_s=round(time.perf_counter() - start_s, 2), versions=versions)

@@ -54,7 +54,7 @@ def main() -> None:
     torch.set_num_threads(args.threads)
     model = load_model(args.model, runtime="torch", dtype=args.dtype, device="cpu", threads=args.threads)
     theirs = transformers_model(open_checkpoint(args.model), args.dtype)
-    llm = LLM(model, "none", batch_size=1)
+    llm = LLM(model, "none", batch_size=1, prefix_cache=False)
     target = Target(model.decoder)
     prompt_ids = llm.encode(PROMPT)
     figures = {
@@ -161,8 +161,8 @@ def draw_costs(target, prompt_ids: list[int], repeats: int) -> dict[str, dict]:
 
 
 def step_overhead(model, prompt_ids: list[int], num_tokens: int, repeats: int) -> dict:
-    """What an engine step takes beside the target's pass and its draws, with `ngram` and 8 nodes a step."""
-    llm = LLM(model, "ngram", num_speculative_tokens=NUM_NODES - 1, batch_size=1)
+    """What an engine step takes beside the target's pass and its draws, with `ngram` and 8 nodes per step."""
+    llm = LLM(model, "ngram", num_speculative_tokens=NUM_NODES - 1, batch_size=1, prefix_cache=False)
     repetitive = prompt_ids * 4
     overheads = []
     for _ in range(repeats):

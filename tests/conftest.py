@@ -2,18 +2,17 @@
 
 import os
 from pathlib import Path
-from types import SimpleNamespace
 
 import jaxtyping
 import pytest
 import torch
 from hypothesis import settings
 
-from foreword.adapt import cost, own_time
+from foreword.adapt import timing
 from tests.support.tiny_llm import write_tiny_llm
 
 torch.set_num_threads(1)
-cost._ROUNDS = cost._CHECK_ROUNDS = (1, 1)  # what passes cost decides how fast a test's words come, never which
+timing._ROUNDS = timing._CHECK_ROUNDS = (1, 1)  # what passes cost decides how fast a test's words come, never which
 settings.register_profile("foreword", derandomize=True, deadline=None, max_examples=100)
 settings.load_profile("foreword")
 
@@ -44,12 +43,6 @@ def model(files):
 def own_cache(tmp_path, monkeypatch):
     """foreword's cache is the test's own: nothing of this machine is found in it."""
     monkeypatch.setenv("FOREWORD_CACHE", str(tmp_path / "cache"))
-
-
-@pytest.fixture
-def without_thinking_time(monkeypatch):
-    """What an adaptive controller takes itself is not counted: steps take what the test says."""
-    monkeypatch.setattr(own_time, "time", SimpleNamespace(perf_counter=lambda: 0.0))
 
 
 @pytest.fixture

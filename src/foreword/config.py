@@ -4,8 +4,9 @@
 subclass: the checkpoint readers fill it in, the runtimes build from it, drafters reuse it.
 """
 
+import math
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from foreword.errors import ConfigError
 
@@ -17,9 +18,44 @@ DTYPES: tuple[str, ...] = ("auto", "float32", "bfloat16", "int8", "int4")
 TORCH_DTYPES = ("float32", "bfloat16")
 KV_DTYPES: tuple[str, ...] = ("auto", "float32", "bfloat16")
 
-STEADY_METHOD = "ngram"  # the default drafter where words depend on drafts: those of `auto` depend on the clock
-DEFAULT_SPECULATIVE_TOKENS = 7  # of drafters that do not say another number
-MAX_SPECULATIVE_TOKENS = 512  # drafted nodes a step: as many as the largest chunk of a prompt in one pass
+STEADY_METHOD = "ngram"  # the default drafter where tokens depend on drafts: those of `auto` depend on measured times
+DEFAULT_SPECULATIVE_TOKENS = 7  # of drafters that set no other number
+MAX_SPECULATIVE_TOKENS = 512  # drafted nodes per step: as many as the largest chunk of a prompt in one pass
+
+
+MAX_SIZE = 2**31 - 1  # of any dimension: the kernels count in 32 bits
+MAX_EPS = 1.0
+
+
+def check_size(name: str, value: Any) -> None:
+    """`ConfigError` unless it is a whole number from 1 to `MAX_SIZE`."""
+    if type(value) is not int or not 1 <= value <= MAX_SIZE:
+        raise ConfigError(f"{name} is {short_repr(value)}; allowed: a whole number, 1 to {MAX_SIZE}")
+
+
+def check_positive(name: str, value: Any, highest: float = math.inf) -> None:
+    """`ConfigError` unless it is a finite number above 0, and not above `highest`."""
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not is_number or not 0 < value <= highest or not is_finite(value):
+        most = "" if highest == math.inf else f", at most {highest:g}"
+        raise ConfigError(f"{name} is {short_repr(value)}; allowed: a finite number above 0{most}")
+
+
+def is_finite(value: float) -> bool:
+    """Whether it is a number that a float holds: no NaN, no infinity, no whole number beyond the largest float."""
+    try:
+        return math.isfinite(value)
+    except OverflowError:
+        return False
+
+
+def short_repr(value: Any, most: int = 60) -> str:
+    """A value for a message, however long it is: at most so many characters."""
+    try:
+        text = repr(value)
+    except (ValueError, RecursionError):  # too many digits, or too deep
+        return f"a very long {type(value).__name__}"
+    return text if len(text) <= most else f"{text[: most - 3]}..."
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,6 +67,16 @@ class Llama3RopeScaling:
     high_freq_factor: float
     original_context_len: int
 
+    def __post_init__(self) -> None:
+        for name in ("factor", "low_freq_factor", "high_freq_factor"):
+            check_positive(name, getattr(self, name))
+        check_size("original_context_len", self.original_context_len)
+        if self.high_freq_factor <= self.low_freq_factor:
+            raise ConfigError(
+                f"high_freq_factor is {self.high_freq_factor:g} and low_freq_factor {self.low_freq_factor:g}; "
+                f"allowed: the first above the second"
+            )
+
 
 @dataclass(frozen=True, kw_only=True)
 class RopeSpec:
@@ -40,12 +86,16 @@ class RopeSpec:
     linear_factor: float = 1.0  # positions are divided by this
     llama3: Llama3RopeScaling | None = None
 
+    def __post_init__(self) -> None:
+        check_positive("theta", self.theta)
+        check_positive("linear_factor", self.linear_factor)
+
 
 @dataclass(frozen=True, kw_only=True)
 class ModelSpec:
     """Sizes and options of one causal decoder: `num_layers` pre-norm attention + SwiGLU layers."""
 
-    family: str  # "llama", "qwen2" or "qwen3": for people; code reads the fields below
+    family: str  # "llama", "qwen2" or "qwen3": for display; code reads the fields below
     hidden_size: int
     intermediate_size: int
     num_layers: int
@@ -68,6 +118,11 @@ class ModelSpec:
     num_counted_parameters: int | None = None  # of a model whose layers are not those of these sizes
 
     def __post_init__(self) -> None:
+        for name in _SIZES:
+            check_size(name, getattr(self, name))
+        if self.head_size is not None:
+            check_size("head_size", self.head_size)
+        check_positive("norm_eps", self.norm_eps, MAX_EPS)
         if self.num_heads % self.num_kv_heads:
             raise ConfigError(
                 f"{self.num_heads} query heads cannot be shared by {self.num_kv_heads} key-value heads; "
@@ -78,7 +133,7 @@ class ModelSpec:
 
     @property
     def num_logits(self) -> int:
-        """Rows of the head: tokens that a pass can name."""
+        """Rows of the head: tokens that a pass can return."""
         return self.vocab_size if self.head_size is None else self.head_size
 
     def qkv_input_size(self, layer: int) -> int:
@@ -110,3 +165,8 @@ class ModelSpec:
     def kv_bytes_per_token(self, bytes_per_value: int) -> int:
         """Memory that one cached position takes over all layers."""
         return 2 * self.num_layers * self.num_kv_heads * self.head_dim * bytes_per_value
+
+
+_SIZES = (
+    "hidden_size", "intermediate_size", "num_layers", "num_heads", "num_kv_heads", "head_dim", "vocab_size", "context_len",
+)  # fmt: skip

@@ -4,12 +4,15 @@
     ├── ConfigError(ValueError)             an option or argument is wrong
     │   ├── PromptTooLongError              a prompt does not fit the context
     │   └── UnknownNameError                a name is not registered; lists the names that are
-    ├── LoadError(OSError)                  a model could not be brought in
+    ├── LoadError(OSError)                  a model could not be loaded
     │   ├── ModelNotFoundError              no such file, folder or hub id
     │   ├── CheckpointError                 the files are truncated, corrupt or incomplete
     │   ├── DownloadError                   fetching failed or the checksum is wrong
-    │   └── UnsupportedModelError           architecture or quantisation that is not supported
+    │   └── UnsupportedModelError           architecture, option or quantisation that is not supported
+    │       └── UnsupportedArchitectureError    an architecture that foreword has no decoder for
     ├── CapacityError(MemoryError)          it does not fit in memory
+    ├── QueueFullError(RuntimeError)        too many requests wait already; ask again later
+    ├── ClosedError(RuntimeError)           the LLM was closed, or its process was forked from one with a pass under way
     ├── FidelityError(AssertionError)       speculative output differs from plain decoding
     └── KernelError(RuntimeError)           the native runtime failed or is not available
 
@@ -19,6 +22,7 @@ into one line on stderr and exit code 2.
 
 import difflib
 from collections.abc import Iterable
+from typing import Any
 
 
 class ForewordError(Exception):
@@ -42,15 +46,15 @@ class PromptTooLongError(ConfigError):
 class UnknownNameError(ConfigError):
     """A name that is not registered."""
 
-    def __init__(self, kind: str, name: str, allowed: Iterable[str]) -> None:
+    def __init__(self, kind: str, name: Any, allowed: Iterable[str]) -> None:
         names = sorted(allowed)
-        near = difflib.get_close_matches(name, names, n=1)
+        near = difflib.get_close_matches(name, names, n=1) if isinstance(name, str) else []
         hint = f" (did you mean {near[0]!r}?)" if near else ""
         super().__init__(f"unknown {kind} {name!r}{hint}; known: {', '.join(names)}")
 
 
 class LoadError(ForewordError, OSError):
-    """A model could not be brought in."""
+    """A model could not be loaded."""
 
 
 class ModelNotFoundError(LoadError):
@@ -66,11 +70,34 @@ class DownloadError(LoadError):
 
 
 class UnsupportedModelError(LoadError):
-    """The model's architecture or quantisation is not supported."""
+    """The model's architecture, one of its options or its quantisation is not supported."""
+
+
+class UnsupportedArchitectureError(UnsupportedModelError):
+    """Foreword has no decoder for this architecture; transformers may. Nothing else is ever run through it instead."""
 
 
 class CapacityError(ForewordError, MemoryError):
     """Something does not fit in memory."""
+
+
+class QueueFullError(ForewordError, RuntimeError):
+    """Too many calls wait already; a server answers 429 and the client asks again later.
+
+    Attributes:
+        num_waiting: calls that wait.
+        max_queue: most that may.
+    """
+
+    def __init__(self, num_waiting: int, max_queue: int) -> None:
+        self.num_waiting, self.max_queue = num_waiting, max_queue
+        super().__init__(
+            f"{num_waiting} calls wait already, and max_queue is {max_queue}; ask again later, or raise max_queue"
+        )
+
+
+class ClosedError(ForewordError, RuntimeError):
+    """The LLM has been closed, so that it takes no requests and those that ran have ended."""
 
 
 class FidelityError(ForewordError, AssertionError):

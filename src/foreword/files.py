@@ -21,7 +21,7 @@ _OLD_S = 24 * 3600.0  # after which a part that is not locked is nobody's
 def locked(path: Path) -> Iterator[None]:
     """Hold the right to write `path`: waits for other processes and threads that hold it.
 
-    The operating system frees the lock when its holder dies, so a killed process blocks nobody.
+    The operating system frees the lock when its holder dies, so a killed process blocks no other.
     """
     from filelock import FileLock
 
@@ -51,7 +51,7 @@ def whole_file(path: Path) -> Iterator[IO[bytes]]:
 
 
 def write_whole(path: Path, text: str) -> None:
-    """A text as a file that appears only when it is whole."""
+    """Write a text file atomically."""
     with whole_file(path) as file:
         file.write(text.encode())
 

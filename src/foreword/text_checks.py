@@ -1,4 +1,4 @@
-"""What may stand in a text."""
+"""Checks of text."""
 
 from foreword.errors import ConfigError
 

@@ -102,7 +102,7 @@ def test_ctrl_c_keeps_what_was_measured_and_says_how_to_go_on(model, questions, 
     monkeypatch.setattr(Runner, "_measure", interrupted)
     assert run(model, *options, "--json", str(out)) == 130
     err = capsys.readouterr().err
-    assert err.endswith(f"{out} keeps 3 runs of 6; the same command with --resume goes on\ninterrupted\n")
+    assert err.endswith(f"{out} keeps 3 runs of 6; the same command with --resume continues it\ninterrupted\n")
     assert run(model, *options) == 130
     assert "nothing is kept: with --json FILE" in capsys.readouterr().err
     monkeypatch.undo()
@@ -117,7 +117,7 @@ def test_a_stopped_result_is_not_written_over(model, questions, tmp_path, capsys
     out.write_text(out.read_text().replace('"is_complete":true', '"is_complete":false'))
     capsys.readouterr()
     assert run(model, *options) == 2
-    assert "--resume goes on with it" in capsys.readouterr().err
+    assert "--resume continues it" in capsys.readouterr().err
     assert run(model, *options, "--seed", "3", "--resume") == 2
     assert "was measured with other seed (0, now 3)" in capsys.readouterr().err
     assert run(model, *options, "--resume") == 0
@@ -144,7 +144,7 @@ def test_prompts_for_other_engines(model, questions, tmp_path):
         (["--prompts", "missing.jsonl"], "missing.jsonl cannot be read"),
         (["--limit", "0"], "--limit is 0; allowed: 1 or above"),
         (["--stratified", "2"], "--stratified goes with --prompts"),
-        (["--resume"], "--resume goes on with the result in --json FILE"),
+        (["--resume"], "--resume continues the benchmark in --json FILE"),
         (["--json", "no-folder/x.json"], "allowed: a file in a folder that exists"),
         (["--peers", "x.json"], "--peers and --peers-prompts go together"),
         (["--render", "missing.json"], "missing.json cannot be read"),

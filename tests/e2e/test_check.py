@@ -63,7 +63,7 @@ def test_the_same_tokens_are_exit_code_0(run):
     assert code == 0
     assert err == "", "progress bars are for terminals"
     assert out.splitlines()[-1] == "same tokens: yes (4 answers, 64 tokens)"
-    for text in ("seed 5", "greedy", "temperature 0.8", "rule match promises the very tokens"):
+    for text in ("seed 5", "greedy", "temperature 0.8", "verifier match promises exactly the tokens"):
         assert text in out
 
 
@@ -163,7 +163,7 @@ def test_a_fault_behind_a_near_tie_is_found(plain, monkeypatch, options):
 
 
 def _another(llm, prompt, said, token):
-    """The likeliest token but one."""
+    """The top-1 token but one."""
     order = logits_after(llm.model.decoder, [*prompt, *said]).argsort(descending=True).tolist()
     return next(t for t in order if t != token)
 
@@ -190,7 +190,7 @@ def test_nothing_is_excused_where_nothing_rounds():
 def test_rules_equal_in_law_are_held_to_greedy_only(run, rule):
     code, out, _ = run("--verifier", rule)
     assert code == 0
-    assert "temperature 0.8 is left out: this rule keeps the probabilities" in out
+    assert "temperature 0.8 is left out: this verifier keeps the distribution" in out
     assert out.splitlines()[-1] == "same tokens: yes (2 answers, 32 tokens)"
 
 

@@ -298,7 +298,7 @@ def test_demo_finds_the_same_tokens(run):
     code, out, _ = run("--max-tokens", 24, command="demo")
     assert code == 0
     assert out.splitlines()[-1] == "same tokens: yes"
-    for name in ("chat", "code", "edit", "greedy", "temperature 0.8", "tokens a step", "ratio"):
+    for name in ("chat", "code", "edit", "greedy", "temperature 0.8", "tokens per step", "ratio"):
         assert name in out
     (why,) = [line for line in out.splitlines() if line.startswith("why: ")]
     tokens, steps = (float(number) for number in re.findall(r"\d+\.\d+", why))
@@ -320,9 +320,9 @@ def test_the_reason_of_the_demo_counts_all_runs():
 def test_demo_break_catches_the_planted_rule(run):
     code, out, _ = run("--break", "--max-tokens", 24, command="demo")
     assert code == 0
-    assert "rule match              same tokens: yes" in out
-    assert "rule accept everything  same tokens: NO, first difference at token" in out
-    assert "rule match              same tokens: NO" not in out
+    assert "verifier match              same tokens: yes" in out
+    assert "verifier accept everything  same tokens: NO, first difference at token" in out
+    assert "verifier match              same tokens: NO" not in out
 
 
 def test_demo_break_fails_where_nothing_is_caught(run):
@@ -352,7 +352,7 @@ def test_inspect_says_what_a_model_is(run, tiny):
         "torch float32": 2 * 2 * 2 * 12 * 4,
         "native, torch bfloat16": 2 * 2 * 2 * 12 * 2,
     }
-    assert facts["drafters"]["ngram"].startswith("Prompt lookup")
+    assert facts["drafters"]["ngram"].startswith("prompt lookup")
     code, out, _ = run(tiny, command="inspect")
     assert code == 0
     assert "2 of width 48" in out

@@ -58,7 +58,7 @@ def test_bias_and_banned_words_and_logprobs(run):
 MISTAKES = {
     "two grammars": (["--regex", "a", "--choice", "b"], "--regex and --choice are all grammars"),
     "schema": (["--json-schema", "absent.json"], "neither a JSON object nor a file of one (No such file"),
-    "schema no JSON": (["--json-schema", "{no"], "is no JSON"),
+    "schema no JSON": (["--json-schema", "{no"], "is not JSON"),
     "bias": (["--logit-bias", "a=1"], "--logit-bias is 'a=1'; allowed: a token id and a number, such as 42=-5"),
     "bias no number": (["--logit-bias", "42"], "--logit-bias is '42'"),
     "logprobs as text": (["--logprobs", "1"], "--logprobs goes with --json"),

@@ -61,7 +61,7 @@ def test_a_drafter_that_is_the_target_is_always_right(model, plain):
 
 
 def drafted(model, plain, method):
-    """Greedy answers with the drafter that comes with foreword: found by the model's fingerprint, it fits and changes no word."""
+    """Greedy answers with the drafter that comes with foreword: found by the model's fingerprint, it fits and changes no token."""
     if trained_drafter(method, model.checkpoint.fingerprint) is None:
         pytest.skip(f"no {method} lies in checkpoints/: it comes with the source, not with an installed package")
     params = SamplingParams(max_tokens=NUM_TOKENS, ignore_eos=True)

@@ -86,7 +86,7 @@ def test_a_cell_keeps_its_word(key, verifier, batch_size, files, model, plain, m
     if row.kind:
         drafter["method"] = "ngram"
         mode = make_verifier(verifier).draft_mode
-        monkeypatch.setattr("foreword.engine.llm.make_drafter", lambda *_: own_drafter(row.kind, model, mode))
+        monkeypatch.setattr("foreword.engine.setup.make_drafter", lambda *_: own_drafter(row.kind, model, mode))
     if word == REFUSED:
         with pytest.raises(ConfigError, match=f"do not go together: .*{row.refused[verifier]}"):
             LLM(model, drafter, verifier=verifier, policy="fixed")

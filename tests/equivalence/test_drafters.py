@@ -1,5 +1,7 @@
 """Every drafter, every way of drawing, alone and in a batch: the tokens of plain decoding, exactly."""
 
+from dataclasses import replace
+
 import pytest
 
 from foreword.engine.fixed_policy import FixedController
@@ -61,7 +63,7 @@ def test_drafting_may_be_switched_off_and_on(name):
     """[R05], [R28], [R64]: steps without drafts between accepted ones leave nothing stale."""
     params = SamplingParams(**OPTIONS["sampled"])
     engine, drafter = engine_with(DRAFTERS[name], batch_size=3)
-    object.__setattr__(engine.parts, "controller", Switching(0, "test", 4))
+    engine.parts = replace(engine.parts, controller=Switching(0, "test", 4))
     for request in run(engine, PROMPTS, [params] * len(PROMPTS)):
         assert request.new_ids == plain_tokens(DECODER, request.token_ids[: request.prompt_len], params)
     assert drafter.num_drafted > 0

@@ -30,7 +30,7 @@ def test_speculative_tokens_are_those_of_plain_decoding(name, options, batch_siz
 
 @pytest.mark.parametrize("k", [1, 2, 3, 4, 8, 16])
 def test_an_oracle_is_always_accepted(k):
-    """Any slip in positions, commit or caches would break the run of k + 1 tokens a step."""
+    """Any slip in positions, commit or caches would break the run of k + 1 tokens per step."""
     decoder, params = ToyDecoder(), SamplingParams(max_tokens=1 + 5 * (k + 1))
     answers = {tuple(p): plain_tokens(decoder, p, SamplingParams(max_tokens=200)) for p in PROMPTS}
     drafter = ScriptedDrafter("oracle", lambda answer, step, vocab: answer[:k], answers, 12)

@@ -112,7 +112,7 @@ def relabelled(tree, model):
 
 
 class Numbers:
-    """`Chance` of given numbers, one a node and one for the extra token."""
+    """`Chance` of given numbers, one per node and one for the extra token."""
 
     def __init__(self, numbers, last):
         self.numbers, self.last = numbers, last

@@ -9,6 +9,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from foreword.engine import kv_memory, prefix_cache
+from foreword.engine.kv_budget import KVBudget
+from foreword.engine.prefix_tree import BLOCK, PrefixTree
 from foreword.engine.request import Request
 from foreword.runtime.base import Need
 from foreword.sampling.params import SamplingParams
@@ -19,7 +22,7 @@ from foreword.verify.base import Matching
 from foreword.verify.match import match
 from foreword.verify.verdict import Verdict
 from tests.support.scripted_drafters import SCRIPTS, ScriptedDrafter
-from tests.support.toy_decoder import ToyDecoder
+from tests.support.toy_decoder import ToyCache, ToyDecoder
 from tests.support.toy_engine import GREEDY, PROMPTS, SAMPLED, make_engine, plain_tokens
 
 
@@ -137,6 +140,96 @@ SAMPLED_ONLY = {"noise keyed by step", "noise of the wrong position"}
 def test_a_planted_defect_is_caught(name):
     parts = {k: v() if k in ("verifier", "decoder") else v for k, v in DEFECTS[name].items()}
     assert not run_and_compare(SAMPLED if name in SAMPLED_ONLY else GREEDY, **parts)
+
+
+class ForksOneRowShort(ToyCache):
+    """The last row of a copy holds something else."""
+
+    def fork(self, slot, length, capacity):
+        forked = super().fork(slot, length, capacity)
+        self.regions[forked][-1] = (0, length - 1)
+        return forked
+
+
+class ForksAnotherRegion(ToyCache):
+    """The copy is of the region opened first."""
+
+    def fork(self, slot, length, capacity):
+        return super().fork(min(slot for slot, held in self.lengths.items() if held >= length), length, capacity)
+
+
+class SharesItsRows(ToyCache):
+    """A copy that is none: what is written to one is in the other."""
+
+    def __init__(self):
+        super().__init__()
+        self.twins = {}
+
+    def fork(self, slot, length, capacity):
+        forked = super().fork(slot, length, capacity)
+        self.twins[forked] = slot
+        return forked
+
+    def commit(self, slot, path):
+        super().commit(slot, path)
+        twin = self.twins.get(slot)
+        if twin in self.regions:
+            rows = min(self.lengths[slot], self.lengths[twin])
+            self.regions[twin][:rows] = self.regions[slot][:rows]
+
+
+class MixesUpTheLast(PrefixTree):
+    """Takes the last block for shared, whatever it holds."""
+
+    def longest(self, token_ids, limit):
+        entries, length = super().longest(token_ids, limit)
+        more = min((entry.num_held for entry in entries), default=0)
+        return entries, max(length, min(limit, more)) if length >= BLOCK else length
+
+
+STEMS = [list(range(2, 11)) * 5, [3, 1, 4, 1, 5, 9, 2, 6] * 5]
+
+
+def run_shared(monkeypatch, *, cache=ToyCache, tree=PrefixTree, rows=None) -> bool:
+    """Whether prompts with shared beginnings, two answers each, and room for a few, have the tokens of plain decoding."""
+    monkeypatch.setattr(prefix_cache, "PrefixTree", tree)
+    monkeypatch.setattr(kv_memory, "FIRST_ROWS", 4)
+    decoder = ToyDecoder()
+    monkeypatch.setattr(decoder, "new_cache", cache)
+    engine = make_engine(decoder, batch_size=4, budget=KVBudget(rows, max_finished=8))
+    prompts = [[*stem[:length], last] for length in (20, 40) for stem in STEMS for last in (0, 1, 2)] * 2
+    params = SamplingParams(**GREEDY)
+    requests = [Request(list(prompt), params, context_len=4096) for prompt in prompts]
+    for request in requests:
+        engine.add(request)
+    try:
+        while engine.step():
+            for region in engine.memory._regions.values():
+                held = engine.parts.target.cache.regions[region.slot][: region.num_held]
+                if [token for token, _ in held] != list(region.token_ids[: region.num_held]):
+                    return False
+    except AssertionError:
+        return False
+    return all(r.new_ids == plain_tokens(ToyDecoder(), p, params) for r, p in zip(requests, prompts, strict=True))
+
+
+@pytest.mark.parametrize("rows", [None, 200])
+def test_shared_beginnings_without_defects_pass(monkeypatch, rows):
+    assert run_shared(monkeypatch, rows=rows)
+
+
+@pytest.mark.parametrize(
+    "defect",
+    [
+        {"cache": ForksOneRowShort},
+        {"cache": ForksAnotherRegion},
+        {"cache": SharesItsRows},
+        {"tree": MixesUpTheLast},
+    ],
+    ids=lambda defect: next(iter(defect.values())).__name__,
+)
+def test_a_defect_of_shared_beginnings_is_caught(defect, monkeypatch):
+    assert not run_shared(monkeypatch, **defect)
 
 
 def test_a_known_only_tree_is_its_prompt():

@@ -1,4 +1,4 @@
-"""A drafter's weights in fewer bits than the target's: other guesses, the same words."""
+"""A drafter's weights in fewer bits than the target's: other guesses, the same tokens."""
 
 import pytest
 

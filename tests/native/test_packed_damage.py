@@ -32,7 +32,7 @@ def logits(cache_dir: Path) -> torch.Tensor:
 
 @pytest.fixture(scope="module")
 def packed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, bytes, torch.Tensor]:
-    """A cache folder with the file, its bytes, and what the model says."""
+    """A cache folder with the file, its bytes, and the model's output."""
     folder = tmp_path_factory.mktemp("packed")
     expected = logits(folder)
     (path,) = (folder / "native").glob("*.fwk")

@@ -11,7 +11,7 @@ from typing import Any
 
 from foreword.draft.registry import drafter_types
 
-EXACT, IN_LAW, LOSSY, REFUSED = "exact", "in law", "lossy", "refused"
+EXACT, IN_LAW, LOSSY, REFUSED = "exact", "distribution", "lossy", "refused"
 EITHER = "chain or tree"
 VERIFIERS = ("match", "rejection", "block", "typical")
 _WORDS = {"match": EXACT, "rejection": IN_LAW, "block": IN_LAW, "typical": LOSSY}
@@ -111,33 +111,40 @@ OPTIONS: Mapping[str, Mapping[str, Any]] = {
 }
 BATCH_SIZES = (1, 3)
 
-_HEAD = """# What goes with what
+_HEAD = """# Drafters and verifiers
 
-Made by `python -m tests.support.combos > docs/combinations.md` from the table that `tests/equivalence/test_combinations.py` runs: every cell
-with a batch of 1 and of 3, {options}, on a model of two layers in float32. A test holds this page to the table.
+Written by `python -m tests.support.combos > docs/combinations.md` from the table that
+`tests/equivalence/test_combinations.py` runs: every cell with a batch of 1 and of 3, {options}, on a
+model of two layers in float32. A test compares this page with the table.
 
-| word | the answer |
+| in a cell | the output |
 |---|---|
-| exact | has the tokens of plain decoding with the same seed, at any temperature |
-| in law | has the law of plain decoding but tokens of its own; at temperature 0 the same tokens |
-| lossy | leans towards the drafter's taste; at temperature 0 the same tokens |
-| refused | is not begun: the error says why, before anything is asked |
+| exact | identical to plain decoding with the same seed, token for token, at any temperature |
+| distribution | same distribution as plain decoding, not the same tokens for a seed; at temperature 0 the same tokens |
+| lossy | biased towards the draft distribution; at temperature 0 the same tokens |
+| refused | none: the request is not started, and the error says why |
 
-## Drafters and rules
+## Every pair
 
 | drafter | proposes | settings | {verifiers} |
 |---|---|---|{lines}|
 """
 _TAIL = """
-`block` judges the most promising path of a tree; `rejection` makes use of all its branches. Medusa's heads draw the candidates of
-each depth without replacement for it. A draft model or an EAGLE network of
-any width drafts a chain where *rejection* or *block* has it draw at random.
+`block` verifies the most promising path of a tree; `rejection` uses all its branches. For `rejection`
+Medusa's heads sample the candidates of each depth without replacement. With `rejection` and `block` a
+draft model or an EAGLE network of any width samples its tokens and drafts a chain.
 
 ## Everything else
 
-All sampling options, grammars, `n`, log-probabilities, stop strings, streams, policies (`fixed`, `history`, `adaptive`), prefill chunks and
-per-request drafting go with every row: none of them changes a word above. `tests/equivalence/test_fuzz.py` runs random
-combinations of them, `make fuzz` 2,000.
+All sampling options, grammars, `n`, log-probabilities, stop strings, streams, policies (`fixed`,
+`history`, `adaptive`), prefill chunks and per-request drafting can be combined with every row: none of
+them changes a cell above. `tests/equivalence/test_fuzz.py` runs random combinations of them, `make
+fuzz` 5,000.
+
+The prefix cache goes with every drafter above under `match`. Draft models copy what another request's draft cache holds; EAGLE and
+Medusa heads and `recycling` begin with the positions that are read, which changes how much is accepted, never the tokens. With
+another verifier, where drafts influence the tokens, prompts are read whole for `recycling`, `lookahead`, EAGLE and Medusa heads and
+cascades of them. A drafter of your own that needs hidden states of every position has prompts read whole with any verifier.
 """
 
 

@@ -14,13 +14,13 @@ from typing import Any
 import torch
 
 from foreword.adapt.controller import AdaptiveController
-from foreword.adapt.cost import PassCosts
+from foreword.adapt.cost_model import PassCosts
 from foreword.bench.fidelity import explain_difference
 from foreword.engine.fixed_policy import FixedController
 from foreword.engine.llm import LLM
 from foreword.engine.request import Request
 from foreword.engine.result import Result
-from foreword.engine.step import StepTimes
+from foreword.engine.step_clock import StepTimes
 from foreword.errors import ForewordError
 from foreword.sampling.drafting_params import DraftingParams
 from foreword.sampling.grammar import Grammar
@@ -31,6 +31,7 @@ from tests.support.tiny_llm import VOCAB_SIZE, TinyFiles
 
 TOLERANCE = 1e-4  # float32 of this model moves by less than 1e-5 when the width of a pass changes
 RUNTIMES = ("torch", "native")
+_SCRATCH = 64  # rows for drafts
 GRAMMARS = (
     Grammar.regex("(ab|ba){2,6}c?"),
     Grammar.regex("[a-d ]{3,20}"),
@@ -64,6 +65,8 @@ class Combo:
     style: str  # how it is asked: a name of support.fuzz_callers
     context_len: int
     goes_on: bool  # a second call continues the conversations of the first
+    room: float | None  # memory for keys and values, in requests of the longest kind; None for enough
+    first_rows: int  # of a region beyond what is known
 
     def __str__(self) -> str:
         return (
@@ -117,12 +120,14 @@ def make_combo(number: int, files: TinyFiles) -> Combo:
         policy="adaptive" if drafter["method"] == "auto" else rng.choice(("fixed",) * 3 + ("history", "adaptive")),
         batch_size=rng.randint(1, 4),
         prefill_chunk=rng.choice((1, 2, 3, 7, 16, 512)),
-        prompts=[_prompt(rng, spec.vocab_size, spec.context_len) for _ in range(num_prompts)],
+        prompts=_prompts(rng, spec.vocab_size, spec.context_len, num_prompts),
         params=params,
         drafting=[_drafting(rng) for _ in range(num_prompts)],
         style=style,
         context_len=spec.context_len,
         goes_on=rng.random() < 0.25,
+        room=rng.choice((None, None, 1.0, 1.7, 2.5)),
+        first_rows=rng.choice((4, 40, 512)),
     )
 
 
@@ -147,7 +152,7 @@ def check(combo: Combo, model: LoadedModel, count: Count) -> None:
         return
     prompts = list(combo.prompts)
     for _ in range(2 if combo.goes_on else 1):
-        plain = LLM(model, "none", batch_size=1).generate(prompts, list(combo.params))
+        plain = LLM(model, "none", batch_size=1, prefix_cache=False).generate(prompts, list(combo.params))
         results = ask(combo.style, llm, prompts, combo.params, combo.drafting, combo.number)
         count.add(combo, results)
         each = [params for params in combo.params for _ in range(params.n)]
@@ -220,7 +225,12 @@ def _llm(model: LoadedModel, combo: Combo) -> LLM:
     controller = fixed
     if combo.policy == "adaptive":
         controller = ByTheBook(fixed, combo.number)
-    object.__setattr__(parts, "controller", controller)
+    llm.engine.parts = replace(parts, controller=controller)
+    memory = llm.engine.memory
+    memory.first_rows = combo.first_rows
+    if combo.room is not None:
+        most = parts.target.cache.region_bytes(combo.context_len + _SCRATCH)
+        memory.budget = replace(memory.budget, total_bytes=int(most * combo.room))
     return llm
 
 
@@ -234,7 +244,17 @@ class ByTheBook(AdaptiveController):
 
     def observe(self, requests, record, times) -> None:
         target_s = self._rng.uniform(0.8, 1.3) * (1 + 0.08 * sum(tree.num_nodes for tree in record.trees))
-        super().observe(requests, record, StepTimes(target_s + 0.1, 0.05, target_s))
+        super().observe(requests, record, StepTimes(draft_s=0.05, target_s=target_s, pack_s=0.05))
+
+
+def _prompts(rng: random.Random, vocab_size: int, context_len: int, number: int) -> list[list[int]]:
+    """Some begin as the first one does."""
+    prompts = [_prompt(rng, vocab_size, context_len) for _ in range(number)]
+    for index in range(1, number):
+        if rng.random() < 0.4:
+            shared = prompts[0][: rng.randint(1, len(prompts[0]))]
+            prompts[index] = [*shared, *prompts[index][:3]][: context_len - 1]
+    return prompts
 
 
 def _drafter(rng: random.Random, files: TinyFiles) -> dict[str, Any]:

@@ -44,7 +44,7 @@ class TinyFiles:
     eagle3: Path
     eagle3_reduced: Path
     medusa: Path
-    medusa_reduced: Path  # two layers a head, half the vocabulary
+    medusa_reduced: Path  # two layers per head, half the vocabulary
     ngram_lm: Path
     shape: TinyShape
 

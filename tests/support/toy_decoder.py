@@ -27,23 +27,31 @@ def toy_spec(vocab_size: int = 12, context_len: int = 4096, num_layers: int = 1)
 
 
 class ToyCache:
-    """Regions of (token, position) rows; row length + i is node i's scratch."""
+    """Regions of (token, position) rows, of a byte each; row length + i is node i's scratch."""
 
     def __init__(self) -> None:
         self.regions: dict[int, list[tuple[int, int]]] = {}
         self.lengths: dict[int, int] = {}
+        self.capacities: dict[int, int] = {}
         self._next = 0
 
     def open(self, capacity: int) -> int:
         self._next += 1
-        self.regions[self._next], self.lengths[self._next] = [], 0
+        self.regions[self._next], self.lengths[self._next], self.capacities[self._next] = [], 0, capacity
         return self._next
 
+    def fork(self, slot: int, length: int, capacity: int) -> int:
+        assert length <= self.lengths[slot]
+        forked = self.open(capacity)
+        self.regions[forked], self.lengths[forked] = self.regions[slot][:length], length
+        return forked
+
     def close(self, slot: int) -> None:
-        del self.regions[slot], self.lengths[slot]
+        del self.regions[slot], self.lengths[slot], self.capacities[slot]
 
     def reserve(self, slot: int, capacity: int) -> None:
-        assert slot in self.regions
+        if capacity > self.capacities[slot]:
+            self.capacities[slot] = max(capacity, self.capacities[slot] * 3 // 2)
 
     def length(self, slot: int) -> int:
         return self.lengths[slot]
@@ -67,7 +75,10 @@ class ToyCache:
 
     @property
     def num_bytes(self) -> int:
-        return 0
+        return sum(self.capacities.values())
+
+    def region_bytes(self, capacity: int) -> int:
+        return capacity
 
 
 class ToyDecoder:
@@ -129,6 +140,7 @@ class ToyDecoder:
             start, end = batch.starts[r], batch.starts[r + 1]
             length = cache.lengths[slot]
             assert batch.kv_lens[r] == length, f"{batch.kv_lens[r] = } but {length} rows are committed"
+            assert length + end - start <= cache.capacities[slot], "no room was reserved"
             committed = cache.regions[slot][:length]
             scratch = list(zip(batch.token_ids[start:end].tolist(), batch.positions[start:end].tolist(), strict=True))
             cache.regions[slot] = committed + scratch

@@ -40,7 +40,7 @@ def _plain_tokens(decoder, prompt: tuple, params: SamplingParams, stop_ids: tupl
 
 
 def make_engine(
-    decoder, drafter=None, *, num_nodes=16, batch_size=8, verifier=None, prefill_chunk=4, target=None
+    decoder, drafter=None, *, num_nodes=16, batch_size=8, verifier=None, prefill_chunk=4, target=None, budget=None
 ) -> Engine:
     drafter = drafter or NoDrafter()
     parts = StepParts(
@@ -49,7 +49,7 @@ def make_engine(
         target or Target(decoder),
         verifier or Matching(),
     )
-    return Engine(parts, batch_size)
+    return Engine(parts, batch_size, budget)
 
 
 def run(engine: Engine, prompts, params_list, eos=()) -> list[Request]:

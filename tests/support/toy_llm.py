@@ -6,6 +6,7 @@ import tokenizers
 import torch
 
 from foreword.checkpoint.tokenizer import Tokenizer
+from foreword.engine.async_llm import AsyncLLM
 from foreword.engine.llm import LLM, LoadedModel
 from tests.support.toy_decoder import ToyDecoder
 from tests.support.toy_tokenizers import byte_level_backend
@@ -19,23 +20,31 @@ def byte_tokenizer(*words: str) -> Tokenizer:
     return Tokenizer(backend, {"eos_token": END}, None, "toy")
 
 
-def toy_llm(decoder: ToyDecoder, tokenizer: Tokenizer, drafter=None, *, batch_size: int = 8, **options) -> LLM:
+def toy_llm(
+    decoder: ToyDecoder, tokenizer: Tokenizer, drafter=None, *, batch_size: int = 8, kind=LLM, **options
+) -> LLM:
     """An `LLM` that answers with the toy's tokens; `drafter` may be a name or an object."""
     checkpoint = SimpleNamespace(spec=decoder.spec, tokenizer=tokenizer, eos_token_ids=(tokenizer.eos_token_id,))
     choice = SimpleNamespace(name="toy", dtype="float32")
     model = LoadedModel(checkpoint=checkpoint, choice=choice, runtime=None, decoder=decoder)  # type: ignore[arg-type]
     if drafter is None or isinstance(drafter, str):
-        return LLM(model, drafter or "none", batch_size=batch_size, **options)
-    llm = LLM(model, "ngram", batch_size=batch_size, **options)
+        return kind(model, drafter or "none", batch_size=batch_size, **options)
+    llm = kind(model, "ngram", batch_size=batch_size, **options)
     from foreword.engine.engine import Engine
     from foreword.engine.fixed_policy import FixedController
+    from foreword.engine.kv_budget import KVBudget
     from foreword.engine.step import StepParts
     from foreword.target.target import Target
     from foreword.verify.base import Matching
 
     parts = StepParts(FixedController(16, drafter.name, 4), drafter, Target(decoder), Matching())
-    llm.engine = Engine(parts, batch_size, num_idle=batch_size)
+    llm.replace_engine(Engine(parts, batch_size, KVBudget(max_finished=64)))
     return llm
+
+
+def toy_async_llm(decoder: ToyDecoder, tokenizer: Tokenizer, drafter=None, **options) -> AsyncLLM:
+    """The same, for asyncio."""
+    return toy_llm(decoder, tokenizer, drafter, kind=AsyncLLM, **options)  # type: ignore[return-value]
 
 
 class ScriptDecoder(ToyDecoder):

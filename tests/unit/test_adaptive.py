@@ -1,4 +1,4 @@
-"""The adaptive controller: chances, costs, choice, ledger; and the promise that it is never slower by more than a little."""
+"""The adaptive controller: chances, costs, choice, slowdown budget; and the promise that it is never slower by more than a little."""
 
 import itertools
 import json
@@ -7,20 +7,20 @@ from types import SimpleNamespace
 
 import pytest
 
-from foreword.adapt import cost
-from foreword.adapt.acceptance import Calibration, Trust, judged_edges, reach_chances, stated_edges
-from foreword.adapt.choose import choose_nodes
+from foreword.adapt import timing
+from foreword.adapt.acceptance import Calibration, RequestAcceptance, judged_edges, reach_probs, stated_edges
+from foreword.adapt.budget import SlowdownBudget, charges
 from foreword.adapt.controller import AdaptiveController
-from foreword.adapt.cost import VERSION, WIDTHS, PassCosts, kept_costs, measure_costs
+from foreword.adapt.cost_model import PassCosts
 from foreword.adapt.history import HistoryController
-from foreword.adapt.ledger import Ledger, charges
-from foreword.engine.step import StepRecord, StepTimes
+from foreword.adapt.selection import choose_nodes
+from foreword.adapt.timing import VERSION, WIDTHS, kept_costs, measure_costs
+from foreword.engine.step import StepRecord
+from foreword.engine.step_clock import StepTimes
 from foreword.sampling.drafting_params import DraftingParams
 from foreword.tree.draft_tree import DraftTree
 from foreword.verify.verdict import Verdict
 from tests.support.toy_decoder import ToyDecoder
-
-pytestmark = pytest.mark.usefixtures("without_thinking_time")
 
 MS = 1e-3
 COSTS = {"widths": [1, 2, 4, 8, 16], "base": [10 * MS, 10.5 * MS, 11 * MS, 13 * MS, 20 * MS], "slope": [1e-6] * 5}
@@ -45,14 +45,14 @@ def test_calibration_follows_a_change():
     assert calibration(0.5) < 0.15
 
 
-def test_trust_of_a_request_falls_and_recovers():
-    trust = Trust()
+def test_the_factor_of_a_request_falls_and_recovers():
+    acceptance = RequestAcceptance()
     for _ in range(30):
-        trust.add(2.0, 0.0)
-    assert trust.factor < 0.2
+        acceptance.add(2.0, 0.0)
+    assert acceptance.factor < 0.2
     for _ in range(60):
-        trust.add(2.0, 2.0)
-    assert trust.factor > 0.7
+        acceptance.add(2.0, 2.0)
+    assert acceptance.factor > 0.7
 
 
 def test_chances_stay_below_the_parents_and_siblings_share_one():
@@ -66,7 +66,7 @@ def test_chances_stay_below_the_parents_and_siblings_share_one():
         tree = DraftTree(list(range(n)), parents, 1, probs)
         calibration = Calibration()
         calibration.add([(rng.random(), rng.random() < 0.9) for _ in range(100)])
-        chances = reach_chances(tree, calibration, Trust(accepted=9.0))
+        chances = reach_probs(tree, calibration, 1.5)
         for node in range(1, n):
             assert 0 <= chances[node] <= chances[parents[node]] + 1e-12
         for parent in range(n):
@@ -107,11 +107,11 @@ def test_costs_are_measured_and_kept(tmp_path):
 def test_kept_costs_serve_until_they_are_wrong(tmp_path, monkeypatch):
     path, steady = tmp_path / "costs.json", costs()
     monkeypatch.setattr(
-        cost,
+        timing,
         "time_passes",
         lambda d, widths, contexts, *_: {(n, c): costs().seconds([n], [c]) for n in widths for c in contexts},
     )
-    monkeypatch.setattr(cost, "measure_costs", lambda decoder: steady)
+    monkeypatch.setattr(timing, "measure_costs", lambda decoder: steady)
     assert kept_costs(path, ToyDecoder()) is steady
     found = kept_costs(path, ToyDecoder())
     assert found is not steady
@@ -129,7 +129,7 @@ def test_a_slow_model_is_looked_at_briefly(tmp_path, monkeypatch):
         looks.append(len(widths) * len(contexts) * (1 + rounds[0]))
         return {(n, c): 200 * costs().seconds([n], [c]) for n in widths for c in contexts}
 
-    monkeypatch.setattr(cost, "time_passes", slow_passes)
+    monkeypatch.setattr(timing, "time_passes", slow_passes)
     found = kept_costs(tmp_path / "costs.json", ToyDecoder())
     assert sum(looks) <= 8
     assert found.seconds([1], [32]) == pytest.approx(2.0, rel=0.01)
@@ -167,14 +167,16 @@ def test_the_choice_is_the_best_of_all():
             chances.append(own)
         first, contexts = [1] * len(chances), [100] * len(chances)
         rate = rng.uniform(60, 300)
-        choice = choose_nodes(chances, first, contexts, costs(), rate)
-        gain = choice.expected / rate - choice.added_s
+        chosen = choose_nodes(chances, first, contexts, costs(), rate)
+        sizes = [1 + len(nodes) for nodes in chosen]
+        expected = sum(own[node] for own, nodes in zip(chances, chosen, strict=True) for node in nodes)
+        gain = expected / rate - costs().seconds(sizes, contexts) + costs().seconds(first, contexts)
         assert gain == pytest.approx(brute_force(chances, first, contexts, costs(), rate), abs=1e-12)
 
 
 def test_nothing_is_kept_that_does_not_pay():
-    assert choose_nodes([[1.0, 0.01, 0.01]], [1], [0], costs(), 100.0).nodes == [[]]
-    assert choose_nodes([[1.0, 0.9, 0.8]], [1], [0], costs(), 100.0).nodes == [[1, 2]]
+    assert choose_nodes([[1.0, 0.01, 0.01]], [1], [0], costs(), 100.0) == [[]]
+    assert choose_nodes([[1.0, 0.9, 0.8]], [1], [0], costs(), 100.0) == [[1, 2]]
 
 
 def test_charges_of_a_batch_add_up_and_fall_on_who_drafted():
@@ -184,42 +186,42 @@ def test_charges_of_a_batch_add_up_and_fall_on_who_drafted():
     assert charges([0, 0], 10.0, 11.0) == [11.0, 11.0]
 
 
-def test_an_overdrawn_ledger_recovers_with_time():
-    ledger = Ledger()
-    ledger.add(1, 1.0, 1.05)
-    assert ledger.credit_s() < 0
-    assert ledger.credit_s(to_come_s=6.0) > 0
+def test_an_overdrawn_budget_recovers_with_time():
+    budget = SlowdownBudget()
+    budget.add(1, 1.0, 1.05)
+    assert budget.left_s() < 0
+    assert budget.left_s(to_come_s=6.0) > 0
     for _ in range(10):
-        ledger.add(1, 1.0, 1.0)
-    assert ledger.credit_s() > 0
+        budget.add(1, 1.0, 1.0)
+    assert budget.left_s() > 0
 
 
-def test_what_others_saved_raises_the_credit_by_two_percent_at_most():
-    ledger = Ledger()
-    ledger.add(100, 1.0, 100.0)
-    assert ledger.credit_s(0.0, 1e6) - ledger.credit_s() == pytest.approx(2.0)
-    assert ledger.credit_s(0.0, 0.2) - ledger.credit_s() == pytest.approx(0.2)
-    to_come = Ledger().credit_s(64.0, 1e6) - Ledger().credit_s(64.0)
+def test_what_others_saved_raises_the_budget_by_two_percent_at_most():
+    budget = SlowdownBudget()
+    budget.add(100, 1.0, 100.0)
+    assert budget.left_s(0.0, 1e6) - budget.left_s() == pytest.approx(2.0)
+    assert budget.left_s(0.0, 0.2) - budget.left_s() == pytest.approx(0.2)
+    to_come = SlowdownBudget().left_s(64.0, 1e6) - SlowdownBudget().left_s(64.0)
     assert to_come == pytest.approx(1.28), "of what is to come too: it was saved already, and a beginning costs most"
 
 
 def test_of_what_was_saved_only_some_is_there_to_be_tried_with():
-    ledger = Ledger()
+    budget = SlowdownBudget()
     for _ in range(100):
-        ledger.add(3, 1.0, 1.5)
-    assert ledger.saved_s == pytest.approx(150)
-    assert ledger.spare_s == 32
-    ledger.add(1, 1.0, 31.0)
-    assert ledger.spare_s == pytest.approx(2)
-    ledger.add(1, 1.0, 10.0)
-    assert ledger.spare_s == 0, "never less than nothing"
-    assert ledger.credit_s() > 100, "though all in all much was saved"
+        budget.add(3, 1.0, 1.5)
+    assert budget.saved_s == pytest.approx(150)
+    assert budget.reserve_s == 32
+    budget.add(1, 1.0, 31.0)
+    assert budget.reserve_s == pytest.approx(2)
+    budget.add(1, 1.0, 10.0)
+    assert budget.reserve_s == 0, "never less than nothing"
+    assert budget.left_s() > 100, "though all in all much was saved"
 
 
 def test_no_draft_costs_more_than_may_be_lost():
     chances = [[1.0, 0.99, 0.98, 0.97, 0.96]]
-    assert choose_nodes(chances, [1], [0], costs(), 100.0, most_added_s=1.2 * MS).nodes == [[1, 2, 3]]
-    assert choose_nodes(chances, [1], [0], costs(), 100.0, most_added_s=0.1 * MS).nodes == [[]]
+    assert choose_nodes(chances, [1], [0], costs(), 100.0, most_added_s=1.2 * MS) == [[1, 2, 3]]
+    assert choose_nodes(chances, [1], [0], costs(), 100.0, most_added_s=0.1 * MS) == [[]]
 
 
 class FakeRequest(SimpleNamespace):
@@ -272,7 +274,7 @@ def simulate(
             [plan], [tree], [Verdict(tuple(range(accepted + 1)), tuple(range(1, accepted + 1)), 7)], tree.num_nodes,
             [accepted + 1], False,
         )  # fmt: skip
-        controller.observe([request], record, StepTimes(target_s + used_s + beside_s, used_s, target_s))
+        controller.observe([request], record, StepTimes(draft_s=used_s, target_s=target_s, pack_s=beside_s))
     return plain / spent, drafted_steps / steps
 
 
@@ -334,7 +336,7 @@ def test_nodes_that_are_no_guesses_stay_and_are_not_judged():
     tree = DraftTree([0, 1, 2, 3], [-1, 0, 1, 0], 1, [1.0, 0.0, 0.0, 0.02])
     (fitted,), (kept,) = controller.fit([request], [plan], [tree])
     assert kept.token_ids == [0, 1, 2]
-    assert "no node pays: the best of 1" in fitted.reason
+    assert "no node gains more than it costs: the best of 1" in fitted.reason
     assert judged_edges(tree, (0,)) == [(pytest.approx(0.02), False)]
 
 
@@ -357,7 +359,7 @@ def test_a_full_batch_does_not_set_the_price_for_one():
         trees = [DraftTree([0], [-1]) for _ in batch]
         seconds = costs().seconds([1] * 8, [100] * 8)
         record = StepRecord(plans, trees, [Verdict((0,), (), 7)] * 8, 8, [1] * 8, False)
-        controller.observe(batch, record, StepTimes(seconds, 0.0, seconds))
+        controller.observe(batch, record, StepTimes(target_s=seconds))
     (plan,) = controller.plan(batch[:1])
     tree = DraftTree([0, 1], [-1, 0], 1, [1.0, 0.3])
     _, (kept,) = controller.fit(batch[:1], [plan], [tree])
@@ -368,9 +370,9 @@ def test_ended_requests_are_forgotten():
     controller = AdaptiveController(costs(), 8, "toy")
     request = FakeRequest.make(5)
     controller.plan([request])
-    assert controller.known.books
+    assert controller.states
     controller.forget(request)
-    assert not controller.known.books
+    assert not controller.states
 
 
 def test_costs_serve_where_nothing_can_be_written(tmp_path, caplog):
@@ -390,7 +392,7 @@ def test_history_keeps_within_what_a_request_allows():
         tree = DraftTree.chain([0], list(range(1, plan.num_nodes + 1)))
         taken = tuple(range(1, min(accepted, plan.num_nodes) + 1))
         record = StepRecord([plan], [tree], [Verdict((0, *taken), taken, 9)], tree.num_nodes, [len(taken) + 1], False)
-        controller.observe([request], record, StepTimes(0.01, 0.0, 0.01))
+        controller.observe([request], record, StepTimes(target_s=0.01))
     assert controller.plan([request])[0].num_nodes == 1
     controller.forget(request)
     assert controller.plan([request])[0].num_nodes == 2
@@ -402,22 +404,22 @@ def test_reasons_are_in_words():
     (plan,) = controller.plan([request])
     tree = DraftTree([0, 1, 2], [-1, 0, 1], 1, [1.0, 0.9, 0.8])
     (fitted,), _ = controller.fit([request], [plan], [tree])
-    assert fitted.reason == "2 of 2 nodes pay: 1.7 more tokens expected"
+    assert fitted.reason == "2 of 2 nodes gain more than they cost: 1.7 more tokens expected"
     weak = DraftTree([0, 1], [-1, 0], 1, [1.0, 0.01])
     (fitted,), (kept,) = controller.fit([request], [plan], [weak])
     assert kept.num_drafted == 0
-    assert "no node pays" in fitted.reason
+    assert "no node gains more than it costs" in fitted.reason
 
 
 @pytest.mark.parametrize(
     ("drafter", "grows"), [("suffix,eagle3=x", False), ("medusa", False), ("suffix,draft_model=x", True)]
 )
-def test_a_first_question_is_as_dear_as_what_is_read_for_it(drafter, grows):
+def test_a_first_proposal_costs_what_is_read_for_it(drafter, grows):
     """A draft model reads the whole text, a layer on the target's states what is near."""
     controller = AdaptiveController(costs(), 8, drafter)
-    book, short, long = controller.known.book(FakeRequest.make()), FakeRequest.make(1), FakeRequest.make(2)
+    short, long = FakeRequest.make(1), FakeRequest.make(2)
     long.kv_len = 5000
-    asked = [controller.known.question_s(request, book) for request in (short, long)]
+    asked = [controller._proposal_s(request) for request in (short, long)]
     assert asked[0] > 0
     assert (asked[1] > 10 * asked[0]) == grows
     if not grows:

@@ -171,7 +171,7 @@ def test_bits_of_a_precision():
 @pytest.mark.parametrize(
     ("low", "high", "verdict", "headline"),
     [
-        (1.1, 1.4, "faster", "the speed of plain decoding with ngram, and not a word changed"),
+        (1.1, 1.4, "faster", "the speed of plain decoding with ngram, and not a token changed"),
         (0.7, 0.9, "slower", "nothing is faster here, ngram loses least"),
         (0.9, 1.4, TOO_LITTLE, "with ngram: too little to tell whether it is faster"),
     ],

@@ -59,7 +59,7 @@ def test_a_lossy_rule_is_labelled_and_outside_the_gate():
     result = run_result(make_result("ngram", verifiers=("typical", "rejection"), temperatures=(0.8,)))
     assert row_of(result, "ngram · typical")["gate"]["status"] == "lossy"
     assert row_of(result, "ngram · rejection")["gate"]["status"] == "law"
-    assert summarise(result)["modes"][0]["best"] is None, "no figure of other words is called the best"
+    assert summarise(result)["modes"][0]["best"] is None, "no figure of other tokens is called the best"
 
 
 def test_what_cannot_go_together_is_refused_with_the_reason():

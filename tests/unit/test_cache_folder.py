@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from foreword import cache_folder as cache_folder_module
-from foreword.adapt import cost as cost_module
-from foreword.adapt.cost import VERSION, PassCosts, kept_costs
+from foreword.adapt import timing
+from foreword.adapt.cost_model import PassCosts
+from foreword.adapt.timing import VERSION, kept_costs
 from foreword.cache_folder import cache_folder
 from foreword.checkpoint import open_checkpoint
 from foreword.checkpoint.cache import sha256_of
@@ -136,8 +137,8 @@ def _refused_below(folder: Path, operation):
 def test_damaged_pass_costs_are_measured_again(tmp_path, monkeypatch, damage):
     path = tmp_path / "costs.json"
     measured = PassCosts([1, 2], [0.1, 0.2], [0.0, 0.0])
-    monkeypatch.setattr(cost_module, "measure_costs", lambda _: measured)
-    monkeypatch.setattr(cost_module, "_agree", lambda *_: True)
+    monkeypatch.setattr(timing, "measure_costs", lambda _: measured)
+    monkeypatch.setattr(timing, "_agree", lambda *_: True)
     path.write_text(json.dumps({"version": VERSION, **damage}))
     assert kept_costs(path, ToyDecoder()) is measured
     assert kept_costs(path, ToyDecoder()) == measured  # as kept

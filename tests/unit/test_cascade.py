@@ -123,7 +123,7 @@ def test_names_joined_by_commas():
 
 
 class Witness(Fixed):
-    """Checks the likeliest tokens that it is shown against the model itself."""
+    """Checks the most probable tokens that it is shown against the model itself."""
 
     def __init__(self, name, chain, prob, top_k, top_of_known):
         super().__init__(name, chain, prob)

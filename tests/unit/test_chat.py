@@ -123,7 +123,7 @@ def test_ctrl_c_stops_the_answer_and_keeps_what_was_said(llm, capsys, press):
     assert whole.startswith(said)
     captured = capsys.readouterr()
     assert captured.out.startswith(said + "\n"), "what is kept is what was seen"
-    assert "stopped; what was said stays in the conversation" in captured.err
+    assert "stopped; the text so far stays in the conversation" in captured.err
     after = llm.generate([[user("hello"), assistant(said), user("more")]], params)[0].text
     assert chat.messages[2:] == [user("more"), assistant(after)]
     assert signal.getsignal(signal.SIGINT) is handler

@@ -103,7 +103,7 @@ def test_an_unknown_rule_or_kind_is_named(tmp_path):
         gguf_tokenizer(tmp_path / "t.gguf", add_byte_level_tokenizer, pre="klingon")
     with pytest.raises(UnsupportedModelError, match="kind 'bert'; supported: gpt2, llama"):
         tokenizer_from_gguf({"tokenizer.ggml.model": "bert"}, "x")
-    with pytest.raises(CheckpointError, match="0 tokens"):
+    with pytest.raises(CheckpointError, match=r"tokenizer\.ggml\.tokens in the file's metadata is missing"):
         tokenizer_from_gguf({"tokenizer.ggml.model": "gpt2"}, "x")
 
 
@@ -215,14 +215,6 @@ def test_a_folder_gives_the_tokenizer_that_transformers_reads_from_it(folder):
     options = {"add_generation_prompt": True, "tokenize": False}
     assert ours.render_chat(CHAT) == theirs.apply_chat_template(CHAT, **options)
     assert (ours.bos_token_id, ours.eos_token_id) == (theirs.bos_token_id, theirs.eos_token_id)
-
-
-def test_begin_and_end_tokens_follow_the_configuration(folder):
-    assert tokenizer_from_folder(folder, "m").encode("he") == [published_backend().token_to_id("he")]
-    edit_config(folder, add_bos_token=True, add_eos_token=True)
-    tokenizer = tokenizer_from_folder(folder, "m")
-    assert tokenizer.encode("he") == [1, published_backend().token_to_id("he"), 2]
-    assert tokenizer.encode("he", add_special_tokens=False) == [published_backend().token_to_id("he")]
 
 
 def test_a_frame_in_tokenizer_json_is_kept_and_truncation_is_not(folder):

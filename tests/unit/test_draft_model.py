@@ -1,6 +1,7 @@
 """A draft model keeps up with the target, whatever happens to its guesses."""
 
 import logging
+from dataclasses import replace
 
 import pytest
 import torch
@@ -8,6 +9,7 @@ import torch
 from foreword.draft.draft_config import DraftConfig
 from foreword.draft.model.draft_model import DraftModelOptions, ModelDrafter
 from foreword.engine.fixed_policy import FixedController
+from foreword.engine.kv_budget import KVBudget
 from foreword.engine.request import Request
 from foreword.errors import ConfigError
 from foreword.sampling.draft_sampling import DraftMode
@@ -77,10 +79,31 @@ def test_after_plain_steps_it_catches_up_in_one_pass():
 
     target, draft = Target(DECODER), ToyDecoder()
     engine = make_engine(DECODER, model_drafter(draft), target=target, prefill_chunk=64)
-    object.__setattr__(engine.parts, "controller", OnOffOn(5, "draft_model", 64))
+    engine.parts = replace(engine.parts, controller=OnOffOn(5, "draft_model", 64))
     (request,) = run(engine, PROMPTS[:1], [SamplingParams(max_tokens=1 + 2 * 6 + 10 + 3 * 6)])
     assert request.stats.accepted_tokens == request.stats.drafted_tokens == 5 * 5
     assert draft.num_passes == 5 * 5  # one a drafted token: eleven unread tokens are one pass
+
+
+@pytest.mark.parametrize("length", [200, 1300])
+def test_texts_that_begin_alike_are_read_once(length, monkeypatch):
+    draft = BlurredDecoder(DECODER, 0.4)
+    num_read, inner = [], draft.forward
+    monkeypatch.setattr(draft, "forward", lambda batch, *rest: num_read.append(batch.num_nodes) or inner(batch, *rest))
+    drafter = CheckedFollower(model_drafter(draft))
+    stem = [(i * i) % 12 for i in range(length)]
+    prompts, params = [[*stem, i] for i in range(4)], SamplingParams(max_tokens=16)
+    engine = make_engine(DECODER, drafter, prefill_chunk=512, num_nodes=2, budget=KVBudget(max_finished=4))
+    requests = [Request(prompt, params, context_len=4096) for prompt in prompts]
+    for request in requests:
+        engine.add(request)
+    while engine.step():
+        pass
+    for request, prompt in zip(requests, prompts, strict=True):
+        assert request.new_ids == plain_tokens(DECODER, prompt, params)
+    begun = sum(number for number in num_read if number > 32)
+    assert length <= begun <= length + 4
+    assert drafter.drafter.follower.cache.num_open == 0
 
 
 def test_one_pass_a_depth_serves_all_requests():
@@ -93,7 +116,7 @@ def test_one_pass_a_depth_serves_all_requests():
 
 
 def test_noise_shared_with_the_target_raises_agreement():
-    """A drafter that took its likeliest token would agree less: the reason for sharing."""
+    """A drafter that took its top-1 token would agree less: the reason for sharing."""
     draft, params = BlurredDecoder(DECODER, 0.2), SamplingParams(max_tokens=120, temperature=1.5, seed=1)
 
     def accepted(drafter):
@@ -139,7 +162,7 @@ def test_padded_vocabularies_of_different_sizes():
 
 
 def test_a_text_that_the_draft_model_cannot_read_is_not_drafted_for():
-    """[R52]: id 100 in the prompt, 97 rows in the draft: no crash, no drafts, the same words; others go on."""
+    """[R52]: id 100 in the prompt, 97 rows in the draft: no crash, no drafts, the same tokens; others go on."""
     target = ToyDecoder(vocab_size=104, seed=3)
     drafter = Checked(model_drafter(ToyDecoder(vocab_size=97, seed=3), 104))
     params = SamplingParams(max_tokens=20)
@@ -167,7 +190,7 @@ def test_a_shorter_context_ends_drafting_and_nothing_else(prompt_len, width):
 
 
 def test_the_context_end_of_the_target():
-    """[R56]: context 64, prompt 60, ten tokens asked for, four drafted a step: four tokens, reason length."""
+    """[R56]: context 64, prompt 60, ten tokens asked for, four drafted per step: four tokens, reason length."""
     decoder = ToyDecoder(context_len=64)
     prompt = [i % 12 for i in range(60)]
     engine = make_engine(decoder, model_drafter(decoder), num_nodes=4)

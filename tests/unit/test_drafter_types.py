@@ -179,6 +179,10 @@ def test_a_comma_may_stand_in_a_path_that_exists(tmp_path):
         assert [(m.name, m.path) for m in draft_config(method).members] == expected
     other.mkdir()
     assert parse_method(f"draft_model={folder}") == [("draft_model", str(folder))], "the longest path that exists"
+    both = [("eagle3", str(folder)), ("draft_model", str(other)), ("ngram", None)]
+    assert parse_method(f"eagle3={folder},draft_model={other},ngram") == both, (
+        "the path of one does not reach over another"
+    )
     assert split_list(f"suffix+eagle3={folder}@16,ngram") == [f"suffix+eagle3={folder}@16", "ngram"]
 
 

@@ -20,6 +20,7 @@ from foreword.draft.lookup.ngram import NgramDrafter
 from foreword.draft.registry import make_drafter
 from foreword.engine.engine import Engine
 from foreword.engine.fixed_policy import FixedController
+from foreword.engine.kv_budget import KVBudget
 from foreword.engine.request import Request
 from foreword.engine.step import StepParts
 from foreword.errors import CheckpointError, ConfigError, ModelNotFoundError, UnsupportedModelError
@@ -121,7 +122,7 @@ class Oracle:
 
 
 class ComparedWithOracle(Checked):
-    """Each greedy proposal holds the network's own chances along every path, and chains its likeliest tokens."""
+    """Each greedy proposal holds the network's own chances along every path, and chains its most probable tokens."""
 
     def __init__(self, drafter, oracle, eagle=None):
         super().__init__(drafter)
@@ -171,7 +172,7 @@ def test_a_proposal_is_what_the_network_says_of_the_text(kind_and_folder, width)
     drafter = drafter_of(kind, folder, draft_tree_width=width, draft_tree_depth=3)
     compared = ComparedWithOracle(drafter, Oracle(folder, drafter.need.taps))
     engine = make_engine(DECODER, compared, num_nodes=5, prefill_chunk=4)
-    object.__setattr__(engine.parts, "controller", Rhythm(5, "test", 4))
+    engine.parts = replace(engine.parts, controller=Rhythm(5, "test", 4))
     run(engine, PROMPTS[:2], [SamplingParams(max_tokens=10)] * 2)
     assert compared.num_compared > 10
     assert 0 in compared.begins, "nothing is left out of a short text"
@@ -322,7 +323,7 @@ def test_a_text_whose_beginning_it_did_not_see_is_drafted_for_after_a_pass(kind_
     drafter = drafter_of(kind, folder, draft_tree_width=1, draft_tree_depth=2)
     compared = ComparedWithOracle(drafter, Oracle(folder, drafter.need.taps))
     parts = StepParts(FixedController(3, "test"), compared, Target(DECODER), Matching())
-    engine = Engine(parts, 1, num_idle=1)
+    engine = Engine(parts, 1, KVBudget(max_finished=1))
     first = answer(engine, PROMPTS[0])
     longer = [*first.token_ids, 4, 9]
     num_compared, compared.begins = compared.num_compared, []
@@ -465,7 +466,7 @@ def test_it_needs_a_network(kind, tmp_path, monkeypatch):
     with pytest.raises(ConfigError, match="loaded beside a target that was loaded by name"):
         make_drafter(DraftConfig(method=kind), Target(DECODER))
     model = load_model(write_tiny_chat(tmp_path / "model"), runtime="torch")
-    with pytest.raises(ConfigError, match=f"none comes with foreword; give one as {kind}=PATH"):
+    with pytest.raises(ConfigError, match=f"none is installed; give one as {kind}=PATH"):
         make_drafter(DraftConfig(method=kind), Target(model.decoder, model))
 
 

@@ -181,7 +181,7 @@ def test_inspect_tries_a_list(files, listed, capsys):
     note = f"{listed}: 9 of the target's {VOCAB_SIZE} tokens are drafted, end and special ones included"
     assert note in " ".join(text.split())
     assert '"draft_vocab": ' in text
-    assert "tokens a step" in text
+    assert "tokens per step" in text
     facts = json.loads(inspect(files.medusa, "--json", "--no-measure"))
     assert (facts["fit"]["fits"], facts["fit"]["draft_vocab"]) == (True, str(listed))
     assert inspect(files.eagle3, "--json", code=2) == "", "a list for it is a mistake, and no misfit"

@@ -234,7 +234,7 @@ def test_a_regex_that_is_too_much_is_one_short_line(pattern, capfd):
 
 
 def test_wrong_sources_are_refused():
-    with pytest.raises(ConfigError, match="is no JSON"):
+    with pytest.raises(ConfigError, match="is not JSON"):
         Grammar.json_schema("{")
     with pytest.raises(ConfigError, match="the choices of a grammar"):
         Grammar.choice([])
@@ -277,5 +277,5 @@ def test_half_a_surrogate_pair_in_a_grammar_is_refused(half):
 def test_a_pattern_that_is_no_text_is_refused():
     with pytest.raises(ConfigError, match="the regular expression of a grammar is None; allowed: a text"):
         Grammar.regex(None)
-    with pytest.raises(ConfigError, match="is no JSON"):
+    with pytest.raises(ConfigError, match="is not JSON"):
         Grammar.json_schema("[" * 100_000)

@@ -1,4 +1,4 @@
-"""Any transformers model: what is accepted says the same words with and without drafts, what cannot is refused."""
+"""Any transformers model: what is accepted says the same tokens with and without drafts, what cannot is refused."""
 
 import functools
 from dataclasses import replace
@@ -101,7 +101,7 @@ def ids(num: int, seed: int = 0) -> list[int]:
     return torch.randint(VOCAB_SIZE, (num,), generator=torch.Generator().manual_seed(seed)).tolist()
 
 
-# The same words.
+# The same tokens.
 
 
 @pytest.mark.parametrize("family", ACCEPTED)
@@ -140,7 +140,7 @@ def test_bushy_trees_do_not_change_the_words(family, batch_size):
     for request in requests:
         engine.add(request)
     while any(not r.is_finished for r in requests):
-        engine.advance(requests)
+        engine.step()
     assert_same_words(family, params, plain, [r.new_ids for r in requests])
     accepted = sum(r.stats.accepted_tokens for r in requests)
     assert accepted > NUM_TOKENS, "drafts that are right were hardly ever kept"
@@ -209,6 +209,38 @@ def llama_pair(**options):
     weights = TinyWeights(tiny_spec("llama", vocab_size=VOCAB_SIZE, context_len=CONTEXT_LEN), seed=1)
     own = TorchRuntime().decoder(weights.spec, weights)
     return own, adopt_model(hf_model(weights), byte_tokenizer(" the")).decoder
+
+
+def test_a_fork_has_the_bits_of_what_it_copies_and_goes_its_own_way():
+    decoder = adopted("gemma3").decoder
+    cache, text = decoder.new_cache(), list(range(30, 60))
+    assert cache.region_bytes(10) == 0, "nothing is known before the first pass"
+    slot = cache.open(30)
+    decoder.forward(pack([DraftTree.chain(text)], [0], [slot]), cache, Need())
+    cache.commit(slot, range(30))
+    held = cache.rows(slot)
+    forked = cache.fork(slot, 25, 40)
+    assert cache.num_bytes == cache.region_bytes(30) + cache.region_bytes(40) > 0
+    for mine, theirs in zip(cache.rows(forked), held, strict=True):
+        assert torch.equal(mine, theirs[:, :, :25])
+    output = decoder.forward(pack([DraftTree.chain([7, 8])], [25], [forked]), cache, Need(logits=[0, 1]))
+    alone = decoder.new_cache()
+    whole = pack([DraftTree.chain([*text[:25], 7, 8])], [0], [alone.open(40)])
+    expected = decoder.forward(whole, alone, Need(logits=[25, 26])).logits
+    torch.testing.assert_close(output.logits, expected, **CLOSE)
+    assert all(torch.equal(a, b) for a, b in zip(cache.rows(slot), held, strict=True))
+
+
+@pytest.mark.parametrize("family", ["llama", *WINDOWED])
+def test_shared_beginnings_longer_than_a_window_change_no_words(family):
+    """The cache keeps the rows that have left a window too, so any beginning can be copied."""
+    stem = [(i * 7) % 200 for i in range(2 * WINDOW + 3)]
+    prompts = [[*stem, 5], [*stem, 6, 7], stem[: WINDOW + 4]]
+    params = SamplingParams(**SAMPLED, n=2)
+    results = LLM(adopted(family), "ngram").generate(prompts, params)
+    plain = LLM(adopted(family), "none", batch_size=1, prefix_cache=False).generate(prompts, params)
+    assert sum(r.stats.cached_tokens > 0 for r in results) == 5
+    assert [r.token_ids for r in results] == [r.token_ids for r in plain]
 
 
 def test_llama_hands_back_what_the_own_decoder_does():

@@ -33,7 +33,7 @@ def test_kinds_are_told_from_the_files(files, tmp_path):
 
 def test_medusa_heads_are_described_tried_and_measured(files, inspect):
     facts = json.loads(inspect(files.medusa_reduced, "--json"))
-    assert (facts["drafter"], facts["layout"], facts["outputs"]) == ("medusa", "vllm", "one a head")
+    assert (facts["drafter"], facts["layout"], facts["outputs"]) == ("medusa", "vllm", "one per head")
     assert (facts["num_heads"], facts["layers_a_head"], facts["has_biases"]) == (3, 2, True)
     assert (facts["draft_vocab_size"], facts["has_token_map"]) == (VOCAB_SIZE // 2, True)
     assert facts["tree"] == "generic, 63 nodes"
@@ -76,7 +76,7 @@ def test_people_read_a_table(files, inspect):
     text = " ".join(inspect(files.medusa).split())
     assert "output matrices" in text
     assert f"use it with --drafter medusa={files.medusa}" in text
-    assert "tokens a step with 8 drafted" in text
+    assert "tokens per step with 8 drafted" in text
 
 
 def test_what_is_not_there_is_one_line(inspect, tmp_path, capsys):

@@ -1,5 +1,7 @@
 """Medusa drafts: what it proposes is what its heads say of the token before the root; no word changes."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -126,7 +128,7 @@ def test_a_proposal_is_what_the_heads_say(kind, options, width, tmp_path, monkey
     drafter = drafter_of(tmp_path, heads, token_map, draft_tree_width=width)
     compared = ComparedWithHeads(drafter, heads, token_map)
     engine = make_engine(DECODER, compared, num_nodes=5)
-    object.__setattr__(engine.parts, "controller", Rhythm(5, "test", 4))
+    engine.parts = replace(engine.parts, controller=Rhythm(5, "test", 4))
     run(engine, PROMPTS[:2], [SamplingParams(max_tokens=14, **options)] * 2)
     assert compared.num_compared > 30
 

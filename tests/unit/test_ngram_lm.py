@@ -200,7 +200,7 @@ def test_a_path_goes_on_with_its_own_tokens():
 
 
 def on_the_shelf(tmp_path, model):
-    """A table of what the model says, where it is looked for."""
+    """A table of the model's output, where it is looked for."""
     plain = LLM(model, "none")
     params = SamplingParams(max_tokens=60, ignore_eos=True)
     texts = [[i, *plain.generate([[i]], params)[0].token_ids] for i in range(20)]

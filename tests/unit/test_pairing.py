@@ -41,9 +41,9 @@ def test_a_longer_vocabulary_on_either_side_pairs():
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
-        (WORDS[::-1], "the same words under other ids"),
+        (WORDS[::-1], "the same tokens under other ids"),
         ([f"other{i}" for i in range(1000)], "another tokenizer"),
-        ([*WORDS[:500], *WORDS[501:], "word500"], "the same words under other ids"),
+        ([*WORDS[:500], *WORDS[501:], "word500"], "the same tokens under other ids"),
     ],
     ids=["permuted", "foreign", "shifted by one from the middle"],
 )
@@ -56,7 +56,8 @@ def test_others_go_through_the_text_and_are_told_so(words, expected):
 
 
 @pytest.mark.parametrize(
-    ("ratio", "expected"), [(1, "too close to pay"), (2.5, "too close"), (5, "2 to 4 a step"), (20, "a good ratio")]
+    ("ratio", "expected"),
+    [(1, "too close to be faster"), (2.5, "too close"), (5, "2 to 4 per step"), (20, "a good ratio")],
 )
 def test_what_to_expect_by_size(ratio, expected):
     found = pair(vocabulary(WORDS, num_parameters=int(1e8 * ratio)), vocabulary(WORDS))

@@ -19,6 +19,7 @@ from foreword.sampling.drafting_params import DraftingParams
 from foreword.sampling.params import SamplingParams
 from foreword.target.target import Target
 from tests.support.drafters import DRAFTERS, Checked
+from tests.support.settled import settled
 from tests.support.tiny_chat import write_tiny_chat
 from tests.support.toy_decoder import ToyDecoder
 from tests.support.toy_engine import PROMPTS, SAMPLED, make_engine, plain_tokens
@@ -79,7 +80,7 @@ def test_everything_is_checked_before_anything_runs():
     llm, num_passes = toy_llm(DECODER, TOKENIZER, "ngram"), DECODER.num_passes
     for drafting, message in [
         (DraftingParams(reference=[3, 12]), "the reference has token id 12, .* allowed: 0 to 11"),
-        ([DraftingParams()] * 3, "3 drafting params for 2 prompts; give one, or one a prompt"),
+        ([DraftingParams()] * 3, "3 drafting params for 2 prompts; give one, or one per prompt"),
         ({"enabled": False}, "drafting params are {'enabled': False}; allowed: one DraftingParams"),
         ([None, "off"], "drafting params are 'off'"),
     ]:
@@ -129,8 +130,9 @@ def test_requests_of_one_batch_draft_as_each_asks_for(name):
     most = [max(plan.num_nodes for plan in plans[request.request_id]) for request in requests]
     assert most == [0, 0, 2, 12, 5]
     assert [request.stats.drafted_tokens for request in requests[:2]] == [0, 0]
-    assert {plan.reason for plan in plans[requests[0].request_id][2:]} == {"switched off for this request"}
-    assert "the size this request asks for" in {plan.reason for plan in plans[requests[3].request_id]}
+    reasons = {plan.reason for plan in plans[requests[0].request_id]}
+    assert reasons == {"reading the prompt", "switched off for this request"}
+    assert "the size that this request sets" in {plan.reason for plan in plans[requests[3].request_id]}
     assert sum(request.stats.drafted_tokens for request in requests[2:]) > 0
 
 
@@ -214,7 +216,7 @@ def test_a_reference_of_no_use_is_said_once(drafter, is_told, caplog):
         for _ in range(2):
             assert llm.generate("edit:", EDIT, drafting=DraftingParams(reference=FILE))[0].text == EDITED
     assert len(caplog.messages) == is_told
-    assert not is_told or "'recycling' makes no use of a reference; ngram and suffix do" in caplog.messages[0]
+    assert not is_told or "'recycling' does not use a reference; ngram and suffix do" in caplog.messages[0]
 
 
 def follow_slowly(reference, longest, shortest, texts):
@@ -347,4 +349,5 @@ def test_who_takes_no_more_answers_frees_the_others():
     answers = llm.as_completed([[1], [2], [3]], [SamplingParams(max_tokens=n, ignore_eos=True) for n in (2, 50, 50)])
     assert next(answers)[0] == 0
     answers.close()
-    assert (llm.engine.running, len(llm.engine.waiting)) == ([], 0)
+    engine = settled(llm)
+    assert (engine.running, len(engine.waiting)) == ([], 0)

@@ -158,7 +158,7 @@ def test_a_processor_that_returns_something_else_is_named(result):
         ({"prompt_logprobs": True}, "prompt_logprobs is True"),
         ({"logits_processors": [3]}, "logits_processors has 3"),
         ({"grammar": "a*"}, "grammar is 'a\\*'; make one by"),
-        ({"grammar": Grammar.regex("a"), "ignore_eos": True}, "ignore_eos goes on past the end"),
+        ({"grammar": Grammar.regex("a"), "ignore_eos": True}, "ignore_eos continues after the end"),
     ],
 )
 def test_wrong_values_are_refused(options, message):

@@ -110,8 +110,8 @@ def test_another_machine_is_warned_of_once(model, tmp_path, caplog):
         llm = LLM(model, profile=tmp_path / "p.json")
         llm.generate(["abc"], SamplingParams(max_tokens=2))
     assert [r.getMessage() for r in caplog.records if "another machine" in r.getMessage()] == [
-        f"{tmp_path / 'p.json'} was measured on another machine: its drafter is used, but what pays may differ here; "
-        f"'foreword tune' finds out"
+        f"{tmp_path / 'p.json'} was measured on another machine: its drafter is used, but another may be faster here; "
+        f"'foreword tune' measures it"
     ]
     assert llm.config.method == "suffix"
 

@@ -48,14 +48,14 @@ def test_a_reference_that_is_no_text_is_said_once(tmp_path, capsys):
     out, err = capsys.readouterr()
     assert out == ""
     assert err.count("\n") == 1
-    assert 'line 2: reference is ["c"], which is no text and is left out, as in 1 more' in err
+    assert 'line 2: reference is ["c"], which is not a text and is ignored, as in 1 more' in err
     read_prompts(path, limit=1)
     assert capsys.readouterr().err == ""
 
 
 BAD_LINES = {
     "{": "line 2 is not JSON: .* at column",
-    "[" * 100_000: "line 2 is not a prompt: its lists lie in each other too deep",
+    "[" * 100_000: "line 2 is not a prompt: its lists are nested too deep",
     "[1]": "line 2 is not a JSON object",
     '{"id": 1}': "line 2 has no prompt; give exactly one of turns, prompt, token_ids",
     '{"prompt": "a", "turns": ["b"]}': "line 2 has turns and prompt; give exactly one",

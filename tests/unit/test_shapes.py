@@ -1,4 +1,4 @@
-"""Static shapes hold the likeliest nodes and nothing that hangs in the air."""
+"""Static shapes hold the most probable nodes and nothing that hangs in the air."""
 
 import itertools
 import random

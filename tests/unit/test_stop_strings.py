@@ -1,6 +1,7 @@
 """Stop strings: found on text, across tokens, steps and characters; and streams, which never show what is not certain."""
 
 import asyncio
+import threading
 
 import pytest
 import tokenizers
@@ -11,6 +12,7 @@ from foreword.errors import ConfigError
 from foreword.sampling.params import SamplingParams
 from tests.support.option_oracle import plain_answer
 from tests.support.scripted_drafters import ScriptedDrafter, always_right, bursts, right_until
+from tests.support.settled import settled
 from tests.support.toy_llm import ScriptDecoder, byte_tokenizer, toy_llm
 
 TOKENIZER = byte_tokenizer("hello", " world", " ha", "END", "ab")
@@ -98,10 +100,21 @@ def test_a_stop_with_the_last_token_allowed_is_a_stop():
 
 
 @pytest.mark.parametrize("drafts", DRAFTS)
-def test_streams_never_split_a_character_nor_show_a_stop_string(drafts):
+def test_streams_never_split_a_character_nor_show_a_stop_string(drafts, monkeypatch):
     """[R48]: one byte a token, borders of steps anywhere."""
     text = "A 世世ab é👩‍🚀 世 stop here"
-    pieces = list(llm_for(text, drafts).stream(PROMPT, SamplingParams(max_tokens=90, stop="stop here now")))
+    llm = llm_for(text, drafts)
+    turns, forward = threading.Semaphore(3), llm.engine.parts.target.forward
+
+    def in_turn(*args):
+        turns.acquire(timeout=1)  # not far ahead of the reader, who would get it all as one piece
+        return forward(*args)
+
+    monkeypatch.setattr(llm.engine.parts.target, "forward", in_turn)
+    pieces = []
+    for piece in llm.stream(PROMPT, SamplingParams(max_tokens=90, stop="stop here now")):
+        pieces.append(piece)
+        turns.release()
     shown = ""
     for piece in pieces:
         assert "\ufffd" not in piece.text
@@ -187,7 +200,7 @@ def test_a_reader_that_goes_away_frees_the_request():
         await asyncio.gather(task, return_exceptions=True)
 
     asyncio.run(leave())
-    assert not llm.engine.running
+    assert not settled(llm).running
     assert not llm.engine.waiting
     assert llm.engine.parts.target.cache.num_open == 0
     assert llm.generate([PROMPT], SamplingParams(max_tokens=80))[0].text == TEXT
@@ -198,7 +211,7 @@ def test_a_stream_checks_at_the_call():
     with pytest.raises(ConfigError, match="prompt is empty"):
         llm.stream("")
     with pytest.raises(ConfigError, match="outside the model's vocabulary"):
-        llm.astream([10**6])
+        asyncio.run(llm.astream([10**6]).start())
     with pytest.raises(ConfigError, match="stop_token_ids has token 9999"):
         llm.stream(PROMPT, SamplingParams(stop_token_ids=[9999]))
 

@@ -46,6 +46,7 @@ actions = st.one_of(
     st.tuples(st.just("dropped pass"), st.integers(0, 3), paths),
     st.tuples(st.just("truncate"), st.integers(0, 3), st.floats(0, 1)),
     st.tuples(st.just("reserve"), st.integers(0, 3), st.integers(0, 40)),
+    st.tuples(st.just("fork"), st.integers(0, 3), st.floats(0, 1), st.integers(0, 40)),
 )
 
 
@@ -76,6 +77,11 @@ def test_any_sequence_of_calls_leaves_the_rows_that_a_list_would_hold(script):
             length = round(arguments[1] * len(model[slot]))
             cache.truncate(slot, length)
             del model[slot][length:]
+        elif action == "fork":
+            length = round(arguments[1] * len(model[slot]))
+            forked = cache.fork(slot, length, arguments[2])
+            assert cache._regions[forked].capacity >= max(length, arguments[2])
+            model[forked] = model[slot][:length]
         else:
             cache.reserve(slot, arguments[1])
         assert cache.num_open == len(model)
@@ -116,6 +122,16 @@ def test_a_region_grows_by_half_at_least_and_never_shrinks():
     assert cache.num_bytes == 150 * row_bytes
     cache.reserve(slot, 1000)
     assert cache.num_bytes == 1000 * row_bytes
+
+
+def test_a_region_takes_what_is_said_beforehand():
+    cache = new_cache(torch.bfloat16)
+    slot = cache.open(10)
+    assert cache.num_bytes == cache.region_bytes(10)
+    cache.fork(slot, 0, 30)
+    assert cache.num_bytes == cache.region_bytes(10) + cache.region_bytes(30)
+    cache.reserve(slot, 100)
+    assert cache.num_bytes == cache.region_bytes(100) + cache.region_bytes(30)
 
 
 def test_closing_frees_memory_and_the_slot_is_used_again():

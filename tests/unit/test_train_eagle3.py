@@ -48,7 +48,7 @@ def batch(target: TargetTables, lengths=((3, 6), (2, 9)), seed: int = 0, greedy:
         token_ids[i, -length:] = VOCAB[torch.randint(len(VOCAB), (length,), generator=generator)]
         taps[i, -length:] = torch.randn(length, 3 * SPEC.hidden_size, generator=generator)
         rows = torch.randn(answer + 1, SPEC.hidden_size, generator=generator)
-        if greedy:  # hidden states whose likeliest token is the next of the answer
+        if greedy:  # hidden states whose top-1 token is the next of the answer
             said = target.head[token_ids[i, -answer:]]
             rows[:-1] = 6 * said / said.norm(dim=-1, keepdim=True)
         hidden[i, -answer - 1 :] = rows

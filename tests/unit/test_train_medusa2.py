@@ -227,7 +227,7 @@ def test_a_run_that_was_killed_ends_as_one_that_was_not(llm, questions, data, tm
     text = (whole / "README.md").read_text()
     assert "Another model than" in text
     assert f"| perplexity | {card['perplexity_original']:.3f} | {card['perplexity_tuned']:.3f} |" in text
-    assert "tokens a step**" in text, "measured by the verifier beside the tuned model"
+    assert "tokens per step**" in text, "measured by the verifier beside the tuned model"
     options = LoopOptions
     monkeypatch.setattr("foreword.train.loop.session.LoopOptions", lambda **o: options(**o, save_every_s=0.0))
     with pytest.raises(KeyboardInterrupt):
@@ -408,4 +408,4 @@ def test_cards_of_other_methods_say_that_words_stay():
         facts={},
         verified=None,
     )
-    assert "What the model says does not change" in card
+    assert "The model's output does not change" in card

@@ -91,10 +91,10 @@ def test_guesses_count_where_all_before_them_were_right():
 
 def test_the_command(tmp_path, capfd):
     folder = write_tiny_chat(tmp_path / "model")
-    (tmp_path / "mine.jsonl").write_text("".join(f'{{"id": "{i}", "prompt": "question {i}"}}\n' for i in range(200)))
+    (tmp_path / "mine.jsonl").write_text("".join(f'{{"id": "{i}", "prompt": "question {i}"}}\n' for i in range(40)))
     code = main(
         ["train", "ngram_lm", "--model", str(folder), "--prompts", str(tmp_path / "mine.jsonl"), "--out", str(tmp_path / "out")]
-        + ["--time-budget", "30s", "--num-tokens", "300", "--max-new-tokens", "12", "--runtime", "torch"]
+        + ["--time-budget", "30s", "--num-tokens", "100", "--max-new-tokens", "8", "--runtime", "torch"]
     )  # fmt: skip
     err = capfd.readouterr().err
     assert code == 0, err

@@ -274,7 +274,7 @@ def test_the_decoder_drafts_what_the_trainer_measured(llm, data, tmp_path):
     optimiser = torch.optim.AdamW(net.parameters(), lr=3e-3)
     greedy = [e for e in store.entries if e.temperature == 0.0 and e.answer_len > 2]
     batch = collate(store, greedy, 512)
-    for _ in range(60):
+    for _ in range(36):
         optimiser.zero_grad()
         trained.loss(batch).loss.backward()
         optimiser.step()
@@ -309,7 +309,7 @@ def test_the_command_leaves_a_drafter_with_its_card(tmp_path, capsys):
     assert main(arguments) == 0
     err = capsys.readouterr().err
     assert "the model answers the prompts" in err
-    assert "tokens a step on held-out prompts" in err
+    assert "tokens per step on held-out prompts" in err
     assert "by the verifier" in err
     assert re.search(
         r"on this machine (held-out answers come|a held-out answer comes) \d+\.\d\d times as fast with it", err
@@ -517,17 +517,17 @@ def test_a_run_ends_within_its_budget_measured(data, tmp_path, eval_every_s, ste
     assert step_s > 15 or took_s > 8.0, "the time is used"
 
 
-@pytest.mark.parametrize(("method", "budget_s"), [("medusa", 12.0), ("medusa", 40.0), ("ngram_lm", 12.0)])
+@pytest.mark.parametrize(("method", "budget_s"), [("medusa", 12.0), ("medusa", 30.0), ("ngram_lm", 12.0)])
 def test_the_time_budget_of_a_whole_run_is_a_bound(llm, questions, tmp_path, monkeypatch, method, budget_s):
-    """Every pass of the model takes 0.1 s, every step 0.3 s: answers, features, training and measuring end in time."""
+    """Every pass of the model takes 0.2 s, every step 1 s: answers, features, training and measuring end in time."""
     clock, forward, step = Clock(), type(llm.model.decoder).forward, Trainer._step
 
     def slow_pass(*arguments, **options):
-        clock.now_s += 0.1
+        clock.now_s += 0.2
         return forward(*arguments, **options)
 
     def slow_step(self):
-        clock.now_s += 0.3
+        clock.now_s += 1.0
         return step(self)
 
     monkeypatch.setattr(type(llm.model.decoder), "forward", slow_pass)
@@ -536,7 +536,7 @@ def test_the_time_budget_of_a_whole_run_is_a_bound(llm, questions, tmp_path, mon
         SETTINGS, time_budget_s=budget_s, num_tokens=10**6, max_new_tokens=4, max_steps=None, num_heads=1
     )
     progress = train(method, llm, questions, tmp_path, settings, Quiet(), clock=clock)
-    assert clock.now_s - 1000.0 <= 1.03 * budget_s + 0.3
+    assert clock.now_s - 1000.0 <= 1.03 * budget_s + 1.0
     assert method == "ngram_lm" or progress.step >= 1
     assert (tmp_path / "config.json").is_file()
 
@@ -557,9 +557,9 @@ def test_an_answer_says_whether_the_drafter_pays(llm, data, tmp_path):
     from foreword.cli.render.train_report import speeds_text
 
     assert "0.80 times as fast" in speeds_text(Speeds(100.0, 80.0, 4), "eagle3=x")
-    assert "does not pay here yet" in speeds_text(Speeds(100.0, 80.0, 4), "eagle3=x")
+    assert "it is not faster here yet" in speeds_text(Speeds(100.0, 80.0, 4), "eagle3=x")
     assert speeds_text(Speeds(100.0, 130.0, 4), "eagle3=x").endswith(
-        "without 100; 4 prompts, greedy, one at a time): it pays"
+        "without 100; 4 prompts, greedy, one at a time): it is faster"
     )
     for count, words in ((1, "without 100; 1 prompt, greedy)"), (3, "3 prompts, greedy, one at a time)")):
         text = speeds_text(Speeds(100.0, 130.0, count), "eagle3=x")
@@ -604,11 +604,11 @@ def test_ctrl_c_says_what_is_kept_and_how_to_go_on(tmp_path, capsys, wide_split,
     assert main([*command, "--runtime", "torch"]) == 130
     err = capsys.readouterr().err
     assert err.endswith(
-        f"answers so far are kept in {out / 'data'}; the same command goes on from there\ninterrupted\n"
+        f"answers so far are kept in {out / 'data'}; the same command resumes from there\ninterrupted\n"
     )
     (out / "resume" / "checkpoint.pt").write_bytes(b"")
     assert f"and the training in {out}, up to its last checkpoint" in kept_text(out, None)
-    assert kept_text(tmp_path, None) == "there is no answer to keep yet; the same command begins anew"
+    assert kept_text(tmp_path, None) == "there is no answer to keep yet; the same command starts again"
 
 
 def test_the_time_left_is_never_more_than_the_phase_may_take(capsys):

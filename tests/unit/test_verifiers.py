@@ -53,7 +53,7 @@ def test_a_tree_that_lost_drawn_nodes_is_refused(name):
     reranked = BRANCHING.subset([0, 1, 3])
     assert reranked.is_chain
     assert not reranked.shape_is_fixed
-    with pytest.raises(ConfigError, match="shape depends on which tokens were drawn.*use verifier 'match'"):
+    with pytest.raises(ConfigError, match="shape depends on which tokens were sampled.*use verifier 'match'"):
         make_verifier(name).ask(reranked, 0, 3, SAMPLER)
     make_verifier("match").ask(reranked, 0, 3, SAMPLER)
     make_verifier("typical").ask(reranked, 0, 3, SAMPLER)

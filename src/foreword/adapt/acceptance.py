@@ -1,27 +1,28 @@
-"""How likely drafted tokens are to be accepted: the drafter's own confidence, corrected by what happened to it.
+"""How likely drafted tokens are to be accepted: the drafter's own probabilities, calibrated by what became of them.
 
-A drafter states for every node the chance that it is reached; on the edge from its parent that is a raw probability q. What became of
-edges with about the same q tells how far it can be trusted, as a factor on the odds:
+A drafter states for every node the probability that it is reached; on the edge from its parent that is a raw probability q.
+What became of edges with about the same q calibrates it, as a factor on the odds:
 
     odds(calibrated) = odds(q) * odds(share accepted) / odds(mean q)      within a bin of q
 
-The bins are common to all requests of a drafter and forget slowly. On top, each request has its own factor: the accepted over the
-expected edges so far. Both start at "as stated" and move with the evidence.
+The bins are common to all requests of a drafter and forget slowly. On top, each request has a factor of its own: the accepted
+over the expected edges so far. Both start at 1 and move with the evidence.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from foreword.tree.draft_tree import DraftTree
 
 _NUM_BINS = 20
-_PRIOR = 8.0  # edges that the drafter's own word counts for
-_REQUEST_PRIOR = 6.0
-_KEEP = 0.998  # of a bin's evidence, each time it grows
-_LEAST, _MOST = 1e-3, 1 - 1e-3  # no chance is stated more firmly than this
-NO_WORD = 0.5  # taken for edges of drafters that state no chances
+_PRIOR = 6.0  # edges that the drafter's own probabilities count for
+_KEEP = 0.998  # of a bin's evidence, each time it grows: some 500 edges count
+_KEEP_OF_REQUEST = 0.95  # of a request's evidence, at each step: some twenty steps count
+_LEAST_FACTOR, _MOST_FACTOR = 0.05, 1.5  # of a request: it can be far worse than others, hardly better
+_LEAST, _MOST = 1e-3, 1 - 1e-3  # no probability is stated more firmly than this
+UNSTATED = 0.5  # taken for edges of drafters that state no probabilities
 
-Edge = tuple[float, bool]  # stated chance, whether it was accepted
+Edge = tuple[float, bool]  # stated probability, whether it was accepted
 
 
 @dataclass
@@ -42,13 +43,13 @@ class _Bin:
 
 
 class Calibration:
-    """From stated to calibrated chances, for one drafter."""
+    """From stated to calibrated probabilities, for one drafter."""
 
     def __init__(self) -> None:
         self._bins = [_Bin() for _ in range(_NUM_BINS)]
 
     def __call__(self, stated: float) -> float:
-        """The calibrated chance of an edge."""
+        """The calibrated probability of an edge."""
         stated = min(max(stated, _LEAST), _MOST)
         odds = stated * self._bins[int(stated * _NUM_BINS)].factor
         return odds / (1 - stated + odds)
@@ -61,26 +62,25 @@ class Calibration:
 
 
 @dataclass
-class Trust:
-    """One request's own factor on calibrated chances."""
+class RequestAcceptance:
+    """One request's own factor on calibrated probabilities."""
 
-    expected: float = field(default=_REQUEST_PRIOR)
-    accepted: float = field(default=_REQUEST_PRIOR)
+    expected: float = _PRIOR
+    accepted: float = _PRIOR
 
     @property
     def factor(self) -> float:
         """Accepted over expected edges."""
-        return min(max(self.accepted / self.expected, 0.05), 1.5)
+        return min(max(self.accepted / self.expected, _LEAST_FACTOR), _MOST_FACTOR)
 
-    def add(self, expected: float, accepted: float, num_steps: int = 1) -> None:
-        """The edges of one step, or of several without any; the evidence of some forty steps counts."""
-        kept = 0.95**num_steps
-        self.expected = kept * (self.expected - _REQUEST_PRIOR) + _REQUEST_PRIOR + expected
-        self.accepted = kept * (self.accepted - _REQUEST_PRIOR) + _REQUEST_PRIOR + accepted
+    def add(self, expected: float, accepted: float) -> None:
+        """The edges of one step; 0 and 0 for a step without any, which forgets."""
+        self.expected = _KEEP_OF_REQUEST * (self.expected - _PRIOR) + _PRIOR + expected
+        self.accepted = _KEEP_OF_REQUEST * (self.accepted - _PRIOR) + _PRIOR + accepted
 
 
 def stated_edges(tree: DraftTree) -> list[float]:
-    """The chance that the drafter gives each node once its parent is reached; 1 for known nodes.
+    """The probability that the drafter gives each node once its parent is reached; 1 for committed nodes.
 
     0 is no guess at all: such nodes are read for the drafter's own sake (lookahead's window).
     """
@@ -88,25 +88,24 @@ def stated_edges(tree: DraftTree) -> list[float]:
     edges = [1.0] * tree.num_nodes
     for node in range(tree.num_known, tree.num_nodes):
         if probs is None:
-            edges[node] = NO_WORD
+            edges[node] = UNSTATED
         else:
             parent = probs[tree.parents[node]]
             edges[node] = min(probs[node] / parent, 1.0) if parent > 0 else 0.0
     return edges
 
 
-def reach_chances(tree: DraftTree, calibration: Calibration, trust: Trust) -> list[float]:
-    """The calibrated chance that each node is reached; siblings share at most 1."""
-    chances = [1.0] * tree.num_nodes
-    factor = trust.factor
+def reach_probs(tree: DraftTree, calibration: Calibration, request_factor: float) -> list[float]:
+    """The calibrated probability that each node is reached; siblings share at most their parent's."""
+    probs = [1.0] * tree.num_nodes
     left = [1.0] * tree.num_nodes  # of each node, what its children have not taken
     for node, stated in enumerate(stated_edges(tree)):
         if node >= tree.num_known:
             parent = tree.parents[node]
-            edge = min(calibration(stated) * factor, left[parent]) if stated > 0 else 0.0
+            edge = min(calibration(stated) * request_factor, left[parent]) if stated > 0 else 0.0
             left[parent] -= edge
-            chances[node] = chances[parent] * edge
-    return chances
+            probs[node] = probs[parent] * edge
+    return probs
 
 
 def judged_edges(tree: DraftTree, path: Sequence[int]) -> list[Edge]:

@@ -1,9 +1,9 @@
-"""The arithmetic of speculation, without running a model.
+"""Formulas of speculation, without running a model.
 
-Notation, as in the papers: `alpha` is the chance that a drafted token is accepted (taken as independent), `k` the tokens
-drafted a step, `c` the time of one draft step over that of one target pass.
+Notation, as in the papers: `alpha` is the probability that a drafted token is accepted (taken as independent), `k` the tokens
+drafted per step, `c` the time of one draft step over that of one target pass.
 
-    expected tokens a step   E = 1 + alpha + ... + alpha^k                       [leviathan23]
+    expected tokens per step   E = 1 + alpha + ... + alpha^k                       [leviathan23]
     speed-up                 S = E / (v + k c),  v = T(k + 1) / T(1), 1 where memory decides
 
 and of one device: a pass reads every weight once, whatever its width, so it is bound by memory until the tokens in
@@ -29,7 +29,7 @@ class Device:
 
     @property
     def ridge(self) -> float:
-        """Operations a byte at which arithmetic takes as long as reading."""
+        """Operations per byte at which arithmetic takes as long as reading."""
         return self.flops_per_s / self.bytes_per_s
 
 
@@ -46,7 +46,7 @@ DEVICES: tuple[Device, ...] = (
 
 @dataclass(frozen=True)
 class PassEstimate:
-    """One pass of a model on a device, by its limits alone: no real pass is faster."""
+    """One pass of a model on a device, a lower bound from its limits."""
 
     bytes_read: float
     flops: float
@@ -72,7 +72,7 @@ def speed_up(alpha: float, c: float, k: int, verify_cost: float = 1.0) -> float:
 
 
 def best_k(alpha: float, c: float, verify_costs: Sequence[float] = (), most: int = MOST_DRAFTED) -> tuple[int, float]:
-    """The number of drafted tokens that is fastest, and its speed-up; (0, 1) where none pays.
+    """The number of drafted tokens that is fastest, and its speed-up; (0, 1) where plain decoding is.
 
     `verify_costs[k]` is T(k + 1) / T(1); 1 where it is not given.
     """
@@ -88,12 +88,12 @@ def operations_factor(alpha: float, c_flops: float, k: int) -> float:
 
 
 def tree_expected_tokens(parents: Sequence[int], edge_probs: Sequence[float]) -> float:
-    """Mean tokens a step of a draft tree: the sum over nodes of the product along the path [medusa24].
+    """Mean tokens per step of a draft tree: the sum over nodes of the product along the path [medusa24].
 
     Node 0 is the root (its parent is -1 and its probability is not used); parents come before their children.
     """
     if len(parents) != len(edge_probs) or not parents or parents[0] != -1:
-        raise ConfigError("a tree needs one probability a node, and -1 as the parent of node 0")
+        raise ConfigError("a tree needs one probability per node, and -1 as the parent of node 0")
     reached = [1.0]
     for node, (parent, prob) in enumerate(zip(parents[1:], edge_probs[1:], strict=True), 1):
         if not 0 <= parent < node or not 0 <= prob <= 1:
@@ -112,7 +112,7 @@ def effective_overhead(tokens_per_step: float, measured_speed_up: float) -> floa
 def estimate_pass(
     num_parameters: float, bits: float, device: Device, num_tokens: int = 1, kv_bytes: float = 0.0
 ) -> PassEstimate:
-    """One pass over `num_tokens` tokens: two operations a weight and token, every weight and cached value read once."""
+    """One pass over `num_tokens` tokens: two operations per weight and token, every weight and cached value read once."""
     if num_parameters <= 0 or bits <= 0 or num_tokens < 1:
         raise ConfigError(
             f"{num_parameters:g} parameters of {bits:g} bits and {num_tokens} tokens; allowed: all of them above 0"
@@ -125,7 +125,7 @@ def estimate_pass(
 
 
 def ridge_tokens(bits: float, device: Device) -> float:
-    """Tokens in flight at which a pass stops being bound by memory: until there, drafted tokens ride for free."""
+    """Tokens per pass at which it stops being bound by memory: up to there drafted tokens cost nothing."""
     return device.ridge * bits / 16
 
 

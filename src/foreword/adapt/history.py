@@ -17,7 +17,7 @@ _STEPS, _HIGH, _LOW = 20, 0.8, 0.4
 
 
 class HistoryController(FixedController):
-    """At most `num_nodes` nodes a step or as many as a request asks for, beginning there; at least `least`."""
+    """At most `num_nodes` nodes per step or as many as a request asks for, beginning there; at least `least`."""
 
     def __init__(self, num_nodes: int, drafter: str, least: int = 1) -> None:
         super().__init__(num_nodes, drafter)

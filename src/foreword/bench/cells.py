@@ -2,7 +2,7 @@
 
     ngram               the drafter as it comes
     eagle3=PATH         with weights
-    suffix@16           with at most 16 drafted tokens a step
+    suffix@16           with at most 16 drafted tokens per step
     suffix+eagle3       several, the first worthwhile one drafts (commas separate cells)
     profile             what `foreword tune` wrote to the file in --profile
     synthetic=0.7       drafts the plain answer, each token right with chance 0.7
@@ -29,7 +29,7 @@ _SIZE = re.compile(r"^(.+)@(\d+)$")
 
 @dataclass(frozen=True)
 class Mode:
-    """How tokens are drawn and how many prompts run side by side."""
+    """How tokens are sampled and how many prompts share a batch."""
 
     temperature: float
     batch_size: int
@@ -89,7 +89,7 @@ def make_cells(
     keys = [cell.key for cell in cells]
     twice = sorted({key for key in keys if keys.count(key) > 1})
     if twice:
-        raise ConfigError(f"{twice[0]!r} is named twice: give each drafter, rule, temperature and batch size once")
+        raise ConfigError(f"{twice[0]!r} is named twice: give each drafter, verifier, temperature and batch size once")
     return cells
 
 

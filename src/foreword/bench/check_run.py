@@ -74,11 +74,11 @@ def num_answers(num_prompts: int, num_modes: int, batch_size: int) -> int:
 def run_modes(
     ahead: LLM, prompts: Sequence[Prompt], modes: Sequence[Mode], batch_size: int, on_answer: Callable[[], None]
 ) -> Iterator[Run]:
-    """Run and compare: one by one, and side by side where `batch_size` is above 1.
+    """Run and compare: one by one, and in batches where `batch_size` is above 1.
 
     `ahead` must have room for that batch. `on_answer` is called after each answer.
     """
-    plain = LLM(ahead.model, "none", batch_size=batch_size)
+    plain = LLM(ahead.model, "none", batch_size=batch_size, prefix_cache=False)
     promise = promise_of(ahead.engine.parts.verifier)
     for mode in modes:
         reference = _answers(plain, prompts, mode.params, 1, on_answer)

@@ -1,4 +1,4 @@
-"""The questions of `foreword demo`: from hard to easy to guess ahead."""
+"""The prompts of `foreword demo`: from hard to easy to predict."""
 
 _FUNCTION = """\
 def total(x, tax):

@@ -1,4 +1,4 @@
-"""Plain and speculative decoding of the same prompts, one after the other, and whether the words are the same."""
+"""Plain and speculative decoding of the same prompts, one after the other, and whether the tokens are the same."""
 
 import time
 from collections.abc import Callable, Sequence

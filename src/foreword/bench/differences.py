@@ -1,4 +1,4 @@
-"""Every difference between an answer and the plain one: beyond a near-tie the comparison goes on."""
+"""Every difference between an answer and the plain one: after a near-tie the comparison continues."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -14,7 +14,7 @@ def all_differences(plain: LLM, reference: Result, other: Result, params: Sampli
     """Every difference of an answer from the plain one, in order.
 
     A near-tie changes all that follows, so after one the rest is compared with what plain decoding says after the other
-    token. A difference that is no near-tie ends the list.
+    token. A difference that is not a near-tie ends the list.
     """
     model, prompt_ids, other_ids = plain.model, reference.prompt_token_ids, other.token_ids
     sampler = Sampler(params.warp, reference.seed)

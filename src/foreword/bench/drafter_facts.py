@@ -5,8 +5,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from foreword.checkpoint.drafter_folder import drafter_folder, open_tensors
+from foreword.checkpoint.drafter_kind import card_of, drafter_kind_of
 from foreword.checkpoint.hub import is_hub_name
 from foreword.checkpoint.json_file import read_json_if_any
+from foreword.checkpoint.paths import is_folder, is_there, local_path
 from foreword.errors import ForewordError
 
 if TYPE_CHECKING:
@@ -22,34 +24,21 @@ _WEIGHTS = (".pt", ".bin", ".safetensors")
 def drafter_kind(path: str) -> str | None:
     """Medusa, medusa2 (tuned with its target), eagle2 (serves EAGLE-1 too), eagle3, a draft model trained here; None for others."""
     from foreword.draft.heads.medusa_files import FILES
-    from foreword.draft.model.trained_model import is_trained_model
 
-    local = Path(path).expanduser()
-    if local.is_file():
+    local = local_path(path)
+    if is_there(local) and not is_folder(local):
         return "medusa" if local.suffix in _WEIGHTS else None
-    if not local.is_dir() and (local.exists() or not is_hub_name(path)):
+    if not is_there(local) and not is_hub_name(path):
         return None
-    if is_trained_model(local):
-        return "draft_model"
-    if (card := _card(local)).get("method") == "ngram_lm":
-        return "ngram_lm"
     try:
-        names = set(open_tensors(drafter_folder(path, FILES), FILES)[1])
+        folder = drafter_folder(path, FILES)
+        config = read_json_if_any(folder / "config.json")
+        if (kind := drafter_kind_of(config, ())) is not None:
+            return kind
+        names = open_tensors(folder, FILES)[1]
     except ForewordError:
         return None  # whoever opens it as a model says what is wrong
-    if "fc.weight" in names or "model.fc.weight" in names:
-        return "eagle3" if any(name.endswith("hidden_norm.weight") for name in names) else "eagle2"
-    is_medusa = any(
-        name.startswith(("medusa_head.", "medusa_heads.", "blocks.", "0.0.linear.", "hydra_")) for name in names
-    )
-    if not is_medusa:
-        return None
-    return "medusa2" if card.get("method") == "medusa2" else "medusa"
-
-
-def _card(folder: Path) -> Mapping[str, Any]:
-    """What foreword wrote of a drafter that it made; empty for others'."""
-    return read_json_if_any(folder / "config.json").get("foreword") or {}
+    return drafter_kind_of(config, names)
 
 
 def drafter_facts(kind: str, path: str) -> dict[str, Any]:
@@ -61,7 +50,7 @@ def drafter_facts(kind: str, path: str) -> dict[str, Any]:
     if kind == "draft_model":
         return {**_model_facts(path), "path": path}
     if kind == "ngram_lm":
-        return {**_table_facts(Path(path).expanduser()), "path": path}
+        return {**_table_facts(local_path(path)), "path": path}
     from foreword.draft.heads.eagle_files import EagleFiles
 
     return {**_eagle_facts(kind, EagleFiles(path)), "path": path}
@@ -70,7 +59,7 @@ def drafter_facts(kind: str, path: str) -> dict[str, Any]:
 def fit_facts(
     kind: str, path: str, target: "LoadedModel", measures: bool, draft_vocab: str | None = None
 ) -> dict[str, Any]:
-    """Whether it drafts for this target, else why not; and, if asked, tokens a step and acceptance on a few prompts."""
+    """Whether it drafts for this target, else why not; and, if asked, tokens per step and acceptance on a few prompts."""
     from foreword.bench.demo_prompts import PROMPTS
     from foreword.engine.llm import LLM
     from foreword.sampling.params import SamplingParams
@@ -79,7 +68,7 @@ def fit_facts(
         "target": target.checkpoint.source, "fits": True, "reason": None, "draft_vocab": draft_vocab, "measured": None,
     }  # fmt: skip
     try:
-        llm = LLM(target, _trimmed(kind, path, draft_vocab))
+        llm = LLM(target, _trimmed(kind, path, draft_vocab), prefix_cache=False)
     except ForewordError as error:
         return facts | {"fits": False, "reason": str(error)}
     if not measures:
@@ -118,7 +107,7 @@ def _depths(stats: list[Any]) -> tuple[list[int], list[int]]:
 
 def _medusa_facts(files: "MedusaFiles") -> dict[str, Any]:
     block = files.blocks[0]
-    outputs = {0: "the target's head", 1: "one for all heads", len(files.blocks): "one a head"}[len(files.outputs)]
+    outputs = {0: "the target's head", 1: "one for all heads", len(files.blocks): "one per head"}[len(files.outputs)]
     card, config = files.card, files.config
     return {
         "drafter": "medusa",
@@ -126,7 +115,7 @@ def _medusa_facts(files: "MedusaFiles") -> dict[str, Any]:
         "num_heads": len(files.blocks),
         "layers_a_head": len(block),
         "has_biases": block[0].bias is not None,
-        "outputs": "one a head" if len(files.outputs) == len(files.blocks) else outputs,
+        "outputs": "one per head" if len(files.outputs) == len(files.blocks) else outputs,
         "hidden_size": block[0].weight.shape[0],
         "draft_vocab_size": len(files.outputs[0]) if files.outputs else None,
         "has_token_map": files.token_map is not None,
@@ -183,7 +172,7 @@ def _options(config: Mapping[str, Any]) -> list[str]:
 def _table_facts(folder: Path) -> dict[str, Any]:
     from foreword.draft.lookup.ngram_table import load_table
 
-    table, card = load_table(folder), _card(folder)
+    table, card = load_table(folder), card_of(read_json_if_any(folder / "config.json"))
     return {
         "drafter": "ngram_lm",
         "layout": f"contexts of 1 to {table.order} tokens",

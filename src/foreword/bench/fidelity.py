@@ -1,4 +1,4 @@
-"""Are they the same words? The gate before any speed figure.
+"""Are the tokens the same? The gate before any speed figure.
 
 Tokens are compared with those of drafter `none`. Where they differ, the text is read once more by the target, token by
 token, and the difference is either a near-tie (the two candidates' perturbed scores, or a score and the border of a truncation, lie

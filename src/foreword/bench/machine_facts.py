@@ -11,8 +11,11 @@ from typing import Any
 from foreword.bench.provenance import versions
 from foreword.cache_folder import cache_folder
 from foreword.checkpoint.default_model import DEFAULT_MODEL, default_model_path
+from foreword.checkpoint.trained_drafters import trained_drafter_names
 from foreword.config import STEADY_METHOD
 from foreword.draft.draft_config import DraftConfig
+from foreword.engine.kv_budget import default_budget
+from foreword.runtime.native_load import available_bytes
 from foreword.runtime.select import choose_runtime, native_problem
 
 _COMPILERS = ("c++", "g++", "clang++", "cl")
@@ -28,11 +31,11 @@ _FEATURES = {
     "i8mm": "ARM int8 matrix",
 }
 _LEAST_FREE_BYTES = 2e9
-_DRAFTER_WHY = "copies from the text so far, or says what the model often says, only as far as that pays by this machine's measured times"
-_DRAFTER_OTHERWISE = f"{STEADY_METHOD} where --verifier is not match: what is said there depends on what is drafted"
+_DRAFTER_WHY = "copies from the text so far, or proposes what the model often generates, where that is faster by this machine's measured times"
+_DRAFTER_OTHERWISE = f"{STEADY_METHOD} where --verifier is not match: the output then depends on the drafts"
 _NATIVE_COST = (
-    "without it the torch runtime takes over: in float32 it reads 4 bytes a weight where native reads 1, and its last "
-    "bits depend on the width of a pass, so that equality holds but for near-ties"
+    "without it the torch runtime is used: in float32 it reads 4 bytes per weight where native reads 1, and its last "
+    "bits depend on the width of a pass, so that equality holds except for near-ties"
 )
 
 
@@ -50,9 +53,11 @@ def machine_facts() -> dict[str, Any]:
         "native": {"is_available": problem is None, "problem": problem, "cost": _NATIVE_COST if problem else None},
         "choice": {"runtime": choice.name, "dtype": choice.dtype, "device": choice.device, "reason": choice.reason},
         "drafter": {"default": DraftConfig.method, "why": _DRAFTER_WHY, "otherwise": _DRAFTER_OTHERWISE},
+        "kv_cache": {"budget_bytes": default_budget(available_bytes()).total_bytes},
         "compilers": _compilers(),
         "cache": {"folder": str(cache), "free_bytes": _free_bytes(cache)},
         "default_model": {"file": DEFAULT_MODEL.file_name, "is_cached": default_model_path(cache).is_file()},
+        "trained_drafters": trained_drafter_names(),
     }
     return facts | {"advice": _advice(facts)}
 
@@ -65,6 +70,11 @@ def _advice(facts: dict[str, Any]) -> list[str]:
         if not facts["compilers"]:
             fix = f"install a C++ compiler (g++ or clang++), then {fix}"
         advice.append(f"the native runtime is not available: {_NATIVE_COST}; {fix}")
+    if not facts["trained_drafters"]:
+        advice.append(
+            "no trained drafter is installed, so auto drafts with suffix alone; 'pip install foreword-drafters' brings those of "
+            "the default model, 'foreword train ngram_lm' makes one for yours"
+        )
     if facts["cache"]["free_bytes"] < _LEAST_FREE_BYTES:
         free = facts["cache"]["free_bytes"] / 1e9
         advice.append(

@@ -7,7 +7,7 @@ from foreword.bench.wording import conditions, gate_word, percent, times, with_i
 
 
 def markdown(data: Mapping[str, Any]) -> str:
-    """Tables of a result file with its summary, one a mode, with what they stand on."""
+    """Tables of a result file with its summary, one per mode, with what they stand on."""
     parts = [conditions(data)]
     for mode in data["summary"]["modes"]:
         parts += ["", *_table(mode)]
@@ -19,7 +19,7 @@ def markdown(data: Mapping[str, Any]) -> str:
 def _table(mode: Mapping[str, Any]) -> list[str]:
     categories = list(mode["num_prompts_by_category"])
     shown = categories if len(categories) > 1 else []
-    head = ["drafted by", "same words", "tokens a step", "tok/s", "times plain (95 %)", "repeating little", *shown]
+    head = ["drafter", "same tokens", "tokens per step", "tok/s", "times plain (95 %)", "repeating little", *shown]
     lines = [
         f"**{mode['name'].capitalize()}**, {mode['num_prompts']} prompts; {percent(mode['repeated_4grams'])} of the plain "
         f"answers' 4-grams are repeats; {mode['num_calm_prompts']} prompts repeat less than 40 %",

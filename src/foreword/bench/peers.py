@@ -135,7 +135,7 @@ def _by_prompt(
 
 
 def bits_of(precision: str) -> int | None:
-    """Bits a weight, from the name of a precision: "bf16", "q8_0", "int4"; None where it does not tell."""
+    """Bits per weight, from the name of a precision: "bf16", "q8_0", "int4"; None where it does not tell."""
     digits = "".join(c if c.isdigit() else " " for c in precision).split()
     return int(digits[0]) if digits else None
 

@@ -7,7 +7,7 @@ from foreword.verify.verdict import Verdict
 
 
 class AcceptEverything(Matching):
-    """Takes the whole draft on trust: fast, and no longer the model's own words."""
+    """Accepts the whole draft: fast, and no longer the model's own output."""
 
     def __init__(self) -> None:
         super().__init__(name="accept everything", is_lossless=False)

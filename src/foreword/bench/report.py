@@ -81,8 +81,8 @@ def _headline(data: Mapping[str, Any], mode: Mapping[str, Any], best: Mapping[st
 
 def _same(row: Mapping[str, Any]) -> str:
     words = {
-        "same": "and not a word changed",
-        "near_ties": "the same words but for proven near-ties",
+        "same": "and not a token changed",
+        "near_ties": "the same tokens except for proven near-ties",
     }
     return words[row["gate"]["status"]]
 
@@ -94,7 +94,9 @@ def _facts(data: Mapping[str, Any], mode: Mapping[str, Any], best: Mapping[str, 
     if best is not None:
         facts.append((f"with {best['label']}", times(best["tok_per_s"], 0), "tok/s"))
         facts.append(
-            ("tokens a step", f"{best['tokens_per_step']:.2f}", "plain: 1") if best["tokens_per_step"] else ("", "", "")
+            ("tokens per step", f"{best['tokens_per_step']:.2f}", "plain: 1")
+            if best["tokens_per_step"]
+            else ("", "", "")
         )
     if light is not None:
         facts.append(("memory allows, plainly", f"{light:.0f}", "tok/s"))
@@ -111,7 +113,7 @@ def _speed_section(mode: Mapping[str, Any], is_first: bool) -> str:
             "4-grams"
         )
     repeats = (
-        f"Copying drafters profit where a model repeats itself: {percent(mode['repeated_4grams'])} of the 4-grams in the plain answers are "
+        f"Drafters that copy gain where a model repeats itself: {percent(mode['repeated_4grams'])} of the 4-grams in the plain answers are "
         "repeats."
     )
     title = "Speed-up" if is_first else f"Speed-up, {mode['name']}"
@@ -149,14 +151,14 @@ def _inside(data: Mapping[str, Any], mode: Mapping[str, Any]) -> str:
             f"<figure>{charts.pass_cost_chart(cost)}</figure></div>"
         )
     return (
-        '<section><h2>Why: what a step brings and what it costs</h2><p class="note">A speed-up is the tokens that a step brings over '
+        '<section><h2>Why: what a step yields and what it costs</h2><p class="note">A speed-up is the tokens that a step yields over '
         f'what the step costs, both in plain steps. {escape(mode["name"]).capitalize()}.</p><div class="pair">{"".join(parts)}</div></section>'
     )
 
 
 def _inside_more(mode: Mapping[str, Any]) -> str:
     parts = "".join(_step_parts(mode))
-    summary = f"What a step brings and costs, {escape(mode['name'])}"
+    summary = f"What a step yields and costs, {escape(mode['name'])}"
     return f'<details><summary>{summary}</summary><div class="pair">{parts}</div></details>'
 
 
@@ -179,7 +181,7 @@ def _step_parts(mode: Mapping[str, Any]) -> list[str]:
     )
     drafting = [row for row in rows if row["accept_rate_at_depth"]]
     parts = [
-        '<div><h3>Tokens a step</h3><p class="soft">Bars: tokens that one pass brings to a request. Beside: what the step costs in plain '
+        '<div><h3>Tokens per step</h3><p class="soft">Bars: tokens that one pass brings to a request. Beside: what the step costs in plain '
         f"steps.</p><figure>{charts.bars(brought)}</figure></div>",
         '<div><h3>Where the time of a token goes</h3><p class="soft"><span class="key square target"></span> target '
         '<span class="key square drafter"></span> drafter <span class="key square host"></span> everything else, '

@@ -65,7 +65,11 @@ def _marks(row: Mapping[str, Any]) -> list[float]:
 
 
 def _tag(row: Mapping[str, Any]) -> str:
-    words = {"law": ("same law, other words", ""), "lossy": ("lossy", ""), "failed": ("failed the gate", " bad")}
+    words = {
+        "law": ("same distribution, other tokens", ""),
+        "lossy": ("lossy", ""),
+        "failed": ("failed the gate", " bad"),
+    }
     if not row["is_real"]:
         return '<span class="tag">knows the answer</span>'
     word, kind = words.get(row["gate"]["status"], ("", ""))

@@ -26,7 +26,7 @@ def method_table(data: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> 
         "training",
         "accepted at depth 1",
         "accepted, mean",
-        "tokens a step",
+        "tokens per step",
         "times plain",
         "fits",
     )
@@ -67,7 +67,7 @@ def _training(facts: Mapping[str, Any]) -> str:
 
 
 def gate_section(data: Mapping[str, Any]) -> str:
-    """What the comparison of words found, in one sentence and a table of what is not plainly the same."""
+    """The result of the token comparison, in one sentence and a table of what is not plainly the same."""
     rows = [(mode, row) for mode in data["summary"]["modes"] for row in mode["rows"] if not row["is_baseline"]]
     proved = [row["gate"] for _, row in rows if row["gate"]["status"] in ("same", "near_ties")]
     num_answers, num_ties = sum(g["num_answers"] for g in proved), sum(g["num_near_ties"] for g in proved)
@@ -79,7 +79,7 @@ def gate_section(data: Mapping[str, Any]) -> str:
         else "No drafter here kept, or had to keep, the very tokens of plain decoding. "
     )
     failed = [row["label"] for _, row in rows if row["gate"]["status"] == "failed"]
-    sentence += f"Not so {', '.join(failed)}: a drafter that changes a word gets no figure. " if failed else ""
+    sentence += f"Not so {', '.join(failed)}: a drafter that changes a token has no figure. " if failed else ""
     others = [(mode, row) for mode, row in rows if row["gate"]["status"] not in ("same", "near_ties")]
     body = "".join(
         f'<tr><th scope="row"><code>{escape(row["label"])}</code></th><td class="left wide" data-label="mode">{escape(mode["name"])}</td>'
@@ -87,13 +87,13 @@ def gate_section(data: Mapping[str, Any]) -> str:
         f'<td class="left wide" data-label="why">{escape(row["gate"]["reason"])}</td></tr>'
         for mode, row in others
     )
-    heads = "<th>drafter</th><th class=left>mode</th><th class=left>same words</th><th class=left>why</th>"
+    heads = "<th>drafter</th><th class=left>mode</th><th class=left>same tokens</th><th class=left>why</th>"
     table = (
         f'<figure><table class="fold"><thead><tr>{heads}</tr></thead><tbody>{body}</tbody></table></figure>'
         if body
         else ""
     )
-    return f"<section><h2>The same words?</h2><p>{escape(sentence)}</p>{table}</section>"
+    return f"<section><h2>The same tokens?</h2><p>{escape(sentence)}</p>{table}</section>"
 
 
 def rivals(data: Mapping[str, Any]) -> str:
@@ -115,7 +115,7 @@ def rivals(data: Mapping[str, Any]) -> str:
         f"{percent(mode['repeated_4grams'])}."
     )
     return (
-        '<section><h2>Other engines</h2><p class="note">Tokens a second after the first, the same prompts as token ids on the same machine. '
+        '<section><h2>Other engines</h2><p class="note">Tokens per second after the first, the same prompts as token ids on the same machine. '
         "Other precisions are other models and say other things.</p>"
         f'<figure><div class="chart">{body}</div><figcaption>{caption}</figcaption></figure></section>'
     )

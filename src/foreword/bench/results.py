@@ -110,7 +110,7 @@ def load_result(path: Path) -> BenchResult:
         data = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise ConfigError(f"the result {path} cannot be read: {error.strerror or error}") from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ConfigError(f"the result {path} is not JSON: {error}") from error
     if not isinstance(data, Mapping) or data.get("format") != FORMAT or data.get("version") != VERSION:
         raise ConfigError(f"{path} is no result of foreword bench, version {VERSION}; give a file that --json wrote")

@@ -37,7 +37,7 @@ def make_llm(model: LoadedModel, cell: Cell, tuned: Mapping[str, Any] | None = N
     """The engine of a cell, over the model that all share; `tuned` are the options of `LLM` in the cell of the profile."""
     named = {"drafter": cell.drafter, "num_speculative_tokens": cell.num_speculative_tokens}
     draft = tuned if tuned is not None and cell.drafter == PROFILE else named
-    return LLM(model, verifier=cell.verifier, batch_size=cell.mode.batch_size, **draft)
+    return LLM(model, verifier=cell.verifier, batch_size=cell.mode.batch_size, prefix_cache=False, **draft)
 
 
 @dataclass
@@ -217,6 +217,6 @@ class Runner:
         return answer
 
     def _differences(self, station: _Station, result: Result, reference: Answer) -> list[Difference]:
-        plain = LLM(self.model, "none", batch_size=1)
+        plain = LLM(self.model, "none", batch_size=1, prefix_cache=False)
         expected = replace(result, token_ids=reference.token_ids or [])
         return all_differences(plain, expected, result, self._params(station.cell))

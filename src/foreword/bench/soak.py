@@ -104,7 +104,7 @@ def _run_oracle(
     for request in requests:
         engine.add(request)
     while any(not r.is_finished for r in requests):
-        engine.advance(requests)
+        engine.step()
     return [r.new_ids for r in requests]
 
 

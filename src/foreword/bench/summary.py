@@ -11,7 +11,7 @@ from foreword.bench.intervals import Estimate
 from foreword.bench.results import Answer, BenchResult, Run
 from foreword.bench.workloads import in_groups
 
-_FAIR_BITS = 8  # rivals with as many bits a weight keep as much of the model as int8 does
+_FAIR_BITS = 8  # rivals with as many bits per weight keep as much of the model as int8 does
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ def _mode(result: BenchResult, mode: Mode) -> dict[str, Any]:
 
 
 def _is_winner(row: dict[str, Any]) -> bool:
-    """Whether a row may be called the best: a drafter of the same words that does not know the answer."""
+    """Whether a row may be called the best: a drafter of the same tokens that does not know the answer."""
     return row["speedup"] is not None and row["promise"] == "tokens" and not row["is_baseline"] and row["is_real"]
 
 
@@ -131,9 +131,9 @@ def _gate(cell: Cell, answers: Sequence[Answer], refusal: str | None) -> dict[st
     elif faults:
         status, reason = "failed", f"{len(faults)} of {len(answers)} answers differ from plain decoding; {faults[0]}"
     elif cell.promise == "law":
-        status, reason = "law", f"{cell.verifier} keeps the probabilities of sampled answers, not their tokens"
+        status, reason = "law", f"{cell.verifier} keeps the distribution of sampled answers, not their tokens"
     elif cell.promise == "nothing":
-        status, reason = "lossy", f"{cell.verifier} is lossy: it may say something else"
+        status, reason = "lossy", f"{cell.verifier} is lossy: the output may differ"
     elif num_ties:
         status, reason = "near_ties", f"the same but for {num_ties} near-ties that rounding explains"
     else:

@@ -1,19 +1,15 @@
-"""Where the time of a run goes, step by step: a controller that watches another one.
+"""Where the time of a run goes: an observer of an engine's steps.
 
 Steps in which a prompt is read are prefill; the others are decoding, and only they are timed as such. The time of a step
 counts from the end of the one before, so that everything between two passes is in it: the controller's own work, the
 text, admission.
 """
 
-import time
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import dataclass
 
-from foreword.draft.base import Plan
 from foreword.engine.llm import LLM
-from foreword.engine.request import Request
-from foreword.engine.step import Controller, StepRecord, StepTimes
-from foreword.tree.draft_tree import DraftTree
+from foreword.engine.step import StepRecord, StepTimes
 
 
 @dataclass
@@ -30,50 +26,34 @@ class DecodeTimes:
 
 
 class Watch:
-    """Stands before a controller and keeps the books."""
+    """Adds up the steps of an engine since `restart`."""
 
-    def __init__(self, inner: Controller) -> None:
-        self.inner = inner
-        self.times = DecodeTimes()
-        self._last_s = time.perf_counter()
+    def __init__(self, now_s: Callable[[], float]) -> None:
+        self._now_s = now_s
+        self.restart()
 
     def restart(self) -> None:
         """A run begins."""
         self.times = DecodeTimes()
-        self._last_s = time.perf_counter()
+        self._last_s = self._now_s()
 
-    def plan(self, requests: Sequence[Request]) -> list[Plan]:
-        """As the other."""
-        return self.inner.plan(requests)
-
-    def fit(
-        self, requests: Sequence[Request], plans: Sequence[Plan], trees: Sequence[DraftTree]
-    ) -> tuple[Sequence[Plan], Sequence[DraftTree]]:
-        """As the other."""
-        return self.inner.fit(requests, plans, trees)
-
-    def observe(self, requests: Sequence[Request], record: StepRecord, times: StepTimes) -> None:
-        """Count a step, after the other has learnt from it."""
-        self.inner.observe(requests, record, times)
-        now_s, sums = time.perf_counter(), self.times
+    def __call__(self, record: StepRecord, times: StepTimes) -> None:
+        """Count a step."""
+        now_s, sums = self._now_s(), self.times
         elapsed_s, self._last_s = now_s - self._last_s, now_s
         if record.was_prefilling:
             sums.prefill_s += elapsed_s
             return
         sums.decode_s += elapsed_s
-        sums.draft_s += times.draft_s
+        sums.draft_s += times.drafter_s
         sums.target_s += times.target_s
         sums.decode_tokens += sum(record.num_emitted)
         sums.num_passes += 1
         sums.num_nodes += record.num_nodes
 
-    def forget(self, request: Request) -> None:
-        """As the other."""
-        self.inner.forget(request)
-
 
 def watch(llm: LLM) -> Watch:
-    """Put a watch into an engine."""
-    watched = Watch(llm.engine.parts.controller)
-    llm.engine.parts = replace(llm.engine.parts, controller=watched)
+    """Put a watch beside an engine."""
+    watched = Watch(llm.engine.clock.now_s)
+    llm.engine.observers.append(watched)
     return watched

@@ -9,7 +9,7 @@ _GATES = {
     "same": "yes",
     "near_ties": "yes, but for near-ties",
     "failed": "**NO**",
-    "law": "same law",
+    "law": "same distribution",
     "lossy": "lossy",
     "refused": "refused",
 }

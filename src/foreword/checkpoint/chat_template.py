@@ -6,11 +6,13 @@ without HTML escapes, and the `{% generation %}` tag, which marks the assistant'
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from functools import cached_property
 from typing import Any
 
+from foreword.checkpoint.reading import reason_of
+from foreword.checkpoint.template_bounds import MOST_TEXT, BoundedRange, EndlessTemplateError
 from foreword.errors import CheckpointError, ConfigError
 
 Message = Mapping[str, Any]  # {"role": "user", "content": "..."}
@@ -32,12 +34,10 @@ class ChatTemplate:
 
     @cached_property
     def _compiled(self) -> Any:
-        from jinja2 import TemplateError
-
         try:
             return _environment().from_string(self.text)
-        except TemplateError as error:
-            raise CheckpointError(f"{self._source} has a damaged chat template: {error}") from error
+        except (Exception, RecursionError) as error:  # jinja's own errors, or Python's for what no compiler can take
+            raise CheckpointError(f"{self._source} has a damaged chat template: {reason_of(error)}") from error
 
     def render(
         self, messages: Sequence[Message], add_generation_prompt: bool = True, options: Mapping[str, Any] | None = None
@@ -56,13 +56,31 @@ class ChatTemplate:
 
         variables: dict[str, Any] = {"tools": None, "documents": None, **self._special_tokens, **(options or {})}
         variables |= {"messages": _checked(messages), "add_generation_prompt": add_generation_prompt}
+        variables["range"] = BoundedRange()
+        template = self._compiled
         try:
-            return self._compiled.render(variables)
-        except (TemplateError, TypeError, ValueError, KeyError, AttributeError) as error:
-            roles = ", ".join(str(message["role"]) for message in messages)
-            raise ConfigError(
-                f"the chat template of {self._source} refuses these messages ({error}); their roles are: {roles}"
+            return _bounded(template.generate(variables))
+        except EndlessTemplateError as error:
+            raise CheckpointError(
+                f"the chat template of {self._source} does not end: it {error}; it is damaged"
             ) from error
+        except Exception as error:  # a template is a program: it may raise whatever a program raises
+            roles = ", ".join(str(message["role"]) for message in messages)
+            reason = str(error) if isinstance(error, TemplateError) else reason_of(error)
+            raise ConfigError(
+                f"the chat template of {self._source} refuses these messages ({reason}); their roles are: {roles}"
+            ) from error
+
+
+def _bounded(parts: Iterable[str]) -> str:
+    """The text of its parts."""
+    text, length = [], 0
+    for part in parts:
+        text.append(part)
+        length += len(part)
+        if length > MOST_TEXT:
+            raise EndlessTemplateError(f"writes more than {MOST_TEXT:,} characters")
+    return "".join(text)
 
 
 def _checked(messages: Sequence[Message]) -> list[dict[str, Any]]:
@@ -73,14 +91,17 @@ def _checked(messages: Sequence[Message]) -> list[dict[str, Any]]:
     for message in messages:
         if not isinstance(message, Mapping) or "role" not in message:
             raise ConfigError(f"a message is a table with 'role' and 'content', not {message!r}")
-    return [dict(message) for message in messages]
+    # A key without a value is left out, as transformers does: clients write `"content": null` beside tool calls, and many
+    # templates would print it as "None".
+    return [{key: value for key, value in message.items() if value is not None} for message in messages]
 
 
 def _environment() -> Any:
     from jinja2 import nodes
     from jinja2.exceptions import TemplateError
     from jinja2.ext import Extension
-    from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+    from foreword.checkpoint.template_sandbox import BoundedSandbox
 
     class Generation(Extension):
         """`{% generation %}body{% endgeneration %}` prints its body."""
@@ -94,7 +115,7 @@ def _environment() -> Any:
     def raise_exception(message: str) -> None:
         raise TemplateError(message)
 
-    environment = ImmutableSandboxedEnvironment(
+    environment = BoundedSandbox(
         trim_blocks=True, lstrip_blocks=True, extensions=[Generation, "jinja2.ext.loopcontrols"]
     )
     environment.globals["raise_exception"] = raise_exception

@@ -1,15 +1,22 @@
 """A Hugging Face folder: config.json, safetensors (one file or shards with an index), tokenizer files."""
 
 import hashlib
+import logging
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from foreword.checkpoint.cache import sha256_of
+from foreword.checkpoint.drafter_kind import drafter_kind_of, stands_alone
 from foreword.checkpoint.hf_config import eos_ids, spec_from_config
 from foreword.checkpoint.inventory import check_inventory
 from foreword.checkpoint.json_file import read_json, read_json_if_any
 from foreword.checkpoint.name_map import HF_IGNORED, HF_NAMES
 from foreword.checkpoint.safetensors_file import SafetensorsFile
+from foreword.checkpoint.safetensors_index import index_of, open_indexed
+from foreword.config import ModelSpec
 from foreword.errors import CheckpointError, UnsupportedModelError
 from foreword.progress import Report, silent
 
@@ -17,6 +24,8 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from foreword.checkpoint.tokenizer import Tokenizer
+
+logger = logging.getLogger(__name__)
 
 INDEX_FILE = "model.safetensors.index.json"
 SINGLE_FILE = "model.safetensors"
@@ -32,13 +41,34 @@ class FolderFiles:
         self.source = source or str(folder)
         self._cache = cache
         config = read_json(folder / "config.json")
-        self.spec = spec_from_config(config, self.source)
-        self.eos_token_ids = eos_ids(read_json_if_any(folder / "generation_config.json"), config)
-        self._files = _open_files(folder)
+        refuse_drafter(folder, config, self.source)
+        spec = spec_from_config(config, self.source)
+        tables = {"generation_config.json": read_json_if_any(folder / "generation_config.json"), "config.json": config}
+        self.eos_token_ids = eos_ids(tables, spec.vocab_size, self.source)
+        self._files = open_shards(folder)
         self._where = {name: file for file in self._files for name in file.tensors}
+        self.spec = self._with_own_head(spec)
         shapes = {name: file.tensors[name].shape for name, file in self._where.items()}
         self._names = check_inventory(self.source, self.spec, HF_NAMES, shapes, HF_IGNORED)
         self.dtype_name = self._main_dtype()
+
+    def _with_own_head(self, spec: ModelSpec) -> ModelSpec:
+        """A head that differs from the embedding is the model's own, whatever config.json says: transformers does so too."""
+        embedding, head = HF_NAMES["embed.weight"], HF_NAMES["head.weight"]
+        if not spec.tied_head or not {embedding, head} <= self._where.keys() or self._holds_same(embedding, head):
+            return spec
+        logger.warning(
+            f"{self.source}: config.json says that the output head is the embedding (tie_word_embeddings), but {head} in "
+            f"the files differs from it; the head in the files is taken, as transformers does"
+        )
+        return replace(spec, tied_head=False)
+
+    def _holds_same(self, name: str, other: str) -> bool:
+        """Whether two tensors are equal, value for value."""
+        import torch
+
+        one, two = (self._where[n].tensor(n) for n in (name, other))
+        return one.shape == two.shape and torch.equal(one, two.to(one.dtype))
 
     def _main_dtype(self) -> str:
         """Name of the dtype that most bytes have; refuses those that cannot be computed with."""
@@ -46,9 +76,9 @@ class FolderFiles:
         for name in self._names.values():
             stored = self._where[name].tensors[name]
             if stored.dtype not in DTYPES:
-                raise UnsupportedModelError(
-                    f"{self.source}: tensor {name} has dtype {stored.dtype}, which foreword does not read; "
-                    f"supported: {', '.join(DTYPES.values())}"
+                raise CheckpointError(
+                    f"{self.source}: tensor {name} has dtype {stored.dtype}, which no parameter of this model has; "
+                    f"allowed: {', '.join(DTYPES.values())}; the file is damaged, or quantised by another program"
                 )
             sizes[stored.dtype] = sizes.get(stored.dtype, 0) + stored.num_bytes
         return DTYPES[max(sizes, key=lambda dtype: sizes[dtype])]
@@ -61,6 +91,10 @@ class FolderFiles:
     @property
     def fingerprint(self) -> str:
         """SHA-256 over the content of the safetensors files."""
+        return self._sum
+
+    @cached_property
+    def _sum(self) -> str:
         sums = [f"{file.path.name} {sha256_of(file.path, self._cache)}" for file in self._files]
         return hashlib.sha256("\n".join(sums).encode()).hexdigest()
 
@@ -84,14 +118,16 @@ class FolderFiles:
         return tokenizer_from_folder(self.path, self.source)
 
 
-def _open_files(folder: Path) -> list[SafetensorsFile]:
-    """All safetensors files of the model, in the order of their names."""
+def open_shards(folder: Path) -> list[SafetensorsFile]:
+    """All safetensors files of the model, in the order of their names.
+
+    Raises:
+        CheckpointError: one is missing or damaged.
+        UnsupportedModelError: the weights are in another format.
+    """
     index = folder / INDEX_FILE
     if index.is_file():
-        weight_map = read_json(index).get("weight_map")
-        if not isinstance(weight_map, dict) or not weight_map:
-            raise CheckpointError(f"{index} has no weight_map; fetch it again")
-        return _open_shards(folder, weight_map)
+        return open_indexed(index)
     if (folder / SINGLE_FILE).is_file():
         return [SafetensorsFile(folder / SINGLE_FILE)]
     shards = sorted(folder.glob("*.safetensors"))
@@ -109,17 +145,15 @@ def _open_files(folder: Path) -> list[SafetensorsFile]:
     raise CheckpointError(f"{folder} has no weights: neither {SINGLE_FILE} nor {INDEX_FILE} is there; fetch it again")
 
 
-def _open_shards(folder: Path, weight_map: dict[str, str]) -> list[SafetensorsFile]:
-    names = sorted(set(weight_map.values()))
-    missing = [name for name in names if not (folder / name).is_file()]
-    if missing:
-        raise CheckpointError(
-            f"{folder} lacks {len(missing)} of {len(names)} weight files: {', '.join(missing[:3])}; fetch it again"
+def refuse_drafter(folder: Path, config: Mapping[str, Any], source: str) -> None:
+    """`UnsupportedModelError` for a drafter that is taken for a model, with what takes it."""
+    file = folder / SINGLE_FILE
+    index = folder / INDEX_FILE
+    names = index_of(index) if index.is_file() else SafetensorsFile(file).tensors if file.is_file() else ()
+    kind = drafter_kind_of(config, names)
+    if kind is None and config.get("model_type") == "medusa":
+        kind = "medusa"
+    if kind is not None and not stands_alone(names) or kind == "draft_model":
+        raise UnsupportedModelError(
+            f"{source} holds a drafter, not a model that stands alone; use it beside its model: --drafter {kind}={source}"
         )
-    files = {name: SafetensorsFile(folder / name) for name in names}
-    for tensor, name in weight_map.items():
-        if tensor not in files[name].tensors:
-            raise CheckpointError(
-                f"{folder / name} lacks tensor {tensor}, which {INDEX_FILE} says is there; fetch it again"
-            )
-    return list(files.values())

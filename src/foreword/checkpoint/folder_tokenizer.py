@@ -5,6 +5,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from foreword.checkpoint.json_file import read_json, read_json_if_any
+from foreword.checkpoint.options import Options
+from foreword.checkpoint.reading import reason_of
 from foreword.checkpoint.tokenizer import Tokenizer
 from foreword.errors import CheckpointError
 
@@ -12,11 +14,15 @@ if TYPE_CHECKING:
     import tokenizers
 
 SPECIAL_ROLES = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
+_MOST_DIGITS = 9  # of an id
 _OLD_FILES = ("tokenizer.model", "vocab.json", "spiece.model")  # what older tokenizers are saved as
 
 
 def tokenizer_from_folder(folder: Path, source: str) -> Tokenizer:
     """Read the tokenizer.
+
+    What stands around a text is the rule in tokenizer.json (its post-processor); `add_bos_token` and `add_eos_token` of
+    tokenizer_config.json do not change it, as in transformers 5.
 
     Raises:
         CheckpointError: there is none, or its files are damaged.
@@ -25,11 +31,9 @@ def tokenizer_from_folder(folder: Path, source: str) -> Tokenizer:
     special_tokens = _special_tokens({**read_json_if_any(folder / "special_tokens_map.json"), **config})
     if (folder / "tokenizer.json").is_file():
         backend = _load(folder / "tokenizer.json")
-        _add_missing_tokens(backend, config.get("added_tokens_decoder"))
+        _add_missing_tokens(backend, Options(config, source, " in tokenizer_config.json"))
     else:
         backend = _convert_old(folder, source)
-    if "add_bos_token" in config or "add_eos_token" in config:
-        _set_frame(backend, special_tokens, bool(config.get("add_bos_token")), bool(config.get("add_eos_token")))
     return Tokenizer(backend, special_tokens, _chat_template(folder, config), source)
 
 
@@ -37,9 +41,11 @@ def _load(path: Path) -> "tokenizers.Tokenizer":
     import tokenizers
 
     try:
-        return tokenizers.Tokenizer.from_file(str(path))
+        return tokenizers.Tokenizer.from_buffer(
+            path.read_bytes()
+        )  # paths need not be UTF-8, `from_file` takes no other
     except Exception as error:  # the library raises plain Exception
-        raise CheckpointError(f"{path} cannot be read ({error}); fetch it again") from error
+        raise CheckpointError(f"{path} cannot be read ({reason_of(error)}); fetch it again") from error
 
 
 def _convert_old(folder: Path, source: str) -> "tokenizers.Tokenizer":
@@ -58,18 +64,21 @@ def _convert_old(folder: Path, source: str) -> "tokenizers.Tokenizer":
     return backend
 
 
-def _add_missing_tokens(backend: "tokenizers.Tokenizer", table: Any) -> None:
+_FLAGS = ("single_word", "lstrip", "rstrip", "normalized", "special")
+
+
+def _add_missing_tokens(backend: "tokenizers.Tokenizer", config: Options) -> None:
     """Tokens that only tokenizer_config.json lists, in the order of their ids."""
     import tokenizers
 
-    if not isinstance(table, Mapping):
-        return
-    for _, token in sorted(table.items(), key=lambda item: int(item[0])):
-        text = token.get("content")
-        if not isinstance(text, str) or backend.token_to_id(text) is not None:
-            continue
-        flags = {flag: bool(token.get(flag)) for flag in ("single_word", "lstrip", "rstrip", "normalized", "special")}
-        backend.add_tokens([tokenizers.AddedToken(text, **flags)])
+    table = config.table("added_tokens_decoder")
+    if not all(key.isdecimal() and len(key) <= _MOST_DIGITS for key in table.values):
+        raise config.wrong("added_tokens_decoder", "a table of tokens by their ids")
+    for key in sorted(table.values, key=int):
+        token = table.table(key)
+        text = token.text("content")
+        if backend.token_to_id(text) is None:
+            backend.add_tokens([tokenizers.AddedToken(text, **{flag: token.flag(flag) for flag in _FLAGS})])
 
 
 def _special_tokens(config: Mapping[str, Any]) -> dict[str, str]:
@@ -82,15 +91,8 @@ def _special_tokens(config: Mapping[str, Any]) -> dict[str, str]:
     return found
 
 
-def _set_frame(backend: "tokenizers.Tokenizer", special_tokens: Mapping[str, str], bos: bool, eos: bool) -> None:
-    """Make `encode` put the begin and end token around a text, as tokenizer_config.json asks for."""
-    frame_tokens(
-        backend, special_tokens.get("bos_token") if bos else None, special_tokens.get("eos_token") if eos else None
-    )
-
-
 def frame_tokens(backend: "tokenizers.Tokenizer", before: str | None, after: str | None) -> None:
-    """Make `encode(add_special_tokens=True)` put these tokens around a text. Unknown tokens are left out."""
+    """Make `encode(add_special_tokens=True)` put these tokens around a text. Uncommitted tokens are left out."""
     from tokenizers import processors
 
     ids = {token: backend.token_to_id(token) for token in (before, after) if token is not None}
@@ -106,7 +108,10 @@ def _chat_template(folder: Path, config: Mapping[str, Any]) -> str | None:
     """chat_template.jinja, chat_template.json or the entry in tokenizer_config.json, in this order."""
     file = folder / "chat_template.jinja"
     if file.is_file():
-        return file.read_text(encoding="utf-8")
+        try:
+            return file.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise CheckpointError(f"{file} cannot be read ({error}); fetch it again") from error
     old = folder / "chat_template.json"
     template = read_json(old).get("chat_template") if old.is_file() else config.get("chat_template")
     if isinstance(template, list):  # several, by name

@@ -10,6 +10,7 @@ from foreword.checkpoint.cache import sha256_of
 from foreword.checkpoint.families import FAMILIES
 from foreword.checkpoint.gguf_header import TENSOR_TYPES, GgufTensor, read_gguf_header
 from foreword.checkpoint.gguf_spec import ROPE_FREQS, architecture_of, spec_from_gguf, with_rope_freqs
+from foreword.checkpoint.hf_config import usable_ends
 from foreword.checkpoint.inventory import check_inventory
 from foreword.checkpoint.name_map import GGUF_IGNORED, GGUF_NAMES
 from foreword.checkpoint.weights import Weights
@@ -67,18 +68,27 @@ class GgufFile:
     @property
     def fingerprint(self) -> str:
         """SHA-256 of the file."""
+        return self._sum
+
+    @cached_property
+    def _sum(self) -> str:
         return sha256_of(self.path, self._cache)
 
     @property
     def eos_token_ids(self) -> tuple[int, ...]:
         """The file's end token, then the control tokens that end a turn in a chat."""
-        ids = [self.metadata.get(f"tokenizer.ggml.{name}_token_id") for name in ("eos", "eot", "eom")]
+        vocab_size = self.spec.vocab_size
+        ids: list[int] = []
+        for name in ("eos", "eot", "eom"):
+            key = f"tokenizer.ggml.{name}_token_id"
+            if (named := self.metadata.get(key)) is not None:
+                ids += usable_ends([named], vocab_size, f"{self.source}: {key}")
         kinds = self.metadata.get("tokenizer.ggml.token_type", ())
         controls = {index for index, kind in enumerate(kinds) if kind == _CONTROL}
         if controls:
             texts = {text: i for i, text in enumerate(self.metadata.get("tokenizer.ggml.tokens", ())) if i in controls}
-            ids += [texts.get(text) for text in _END_TOKENS]
-        return tuple(dict.fromkeys(token for token in ids if isinstance(token, int)))
+            ids += [texts[text] for text in _END_TOKENS if texts.get(text, vocab_size) < vocab_size]
+        return tuple(dict.fromkeys(ids))
 
     def has_tensor(self, name: str) -> bool:
         """Whether the model has the tensor of this canonical name."""

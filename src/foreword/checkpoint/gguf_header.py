@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from foreword.config import short_repr
 from foreword.errors import CheckpointError, UnsupportedModelError
 
 MAGIC = b"GGUF"
@@ -24,6 +25,7 @@ VERSIONS = (2, 3)
 _SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
 _STRING, _ARRAY = 8, 9
 _MAX_DIMS = 4
+_MAX_ALIGNMENT = 1 << 16
 
 # type number -> (name, values a block, bytes a block), as ggml defines them
 TENSOR_TYPES: dict[int, tuple[str, int, int]] = {
@@ -99,14 +101,39 @@ def read_gguf_header(path: Path) -> GgufHeader:
     metadata: dict[str, Any] = {}
     for _ in range(cursor.checked(num_entries, 12)):
         key = cursor.string()
+        if key in metadata:
+            raise CheckpointError(f"{path} is damaged: it has two entries {short_repr(key)}; fetch it again")
         metadata[key] = cursor.value(cursor.take("I"))
     table = [cursor.tensor_entry() for _ in range(cursor.checked(num_tensors, 24))]
     alignment = metadata.get("general.alignment", 32)
-    if not isinstance(alignment, int) or alignment < 1:
-        raise CheckpointError(f"{path} is damaged: its alignment is {alignment!r}; fetch it again")
-    data_begin = -(-cursor.position // alignment) * alignment
-    tensors = {entry[0]: _place(path, entry, data_begin, len(buffer)) for entry in table}
-    return GgufHeader(metadata, tensors)
+    if type(alignment) is not int or not 1 <= alignment <= _MAX_ALIGNMENT or alignment.bit_count() != 1:
+        raise CheckpointError(f"{path} is damaged: its alignment is {short_repr(alignment)}; fetch it again")
+    return GgufHeader(metadata, _placed(path, table, cursor.position, alignment, len(buffer)))
+
+
+def _padded(size: int, alignment: int) -> int:
+    return -(-size // alignment) * alignment
+
+
+def _placed(
+    path: Path, table: list[tuple[str, tuple[int, ...], int, int]], header_end: int, alignment: int, file_size: int
+) -> dict[str, GgufTensor]:
+    """By name; each tensor begins where the one before it ends, but for the padding, as ggml asks for too."""
+    data_begin = _padded(header_end, alignment)
+    tensors: dict[str, GgufTensor] = {}
+    expected = data_begin
+    for entry in table:
+        tensor = _place(path, entry, data_begin, file_size)
+        if tensor.name in tensors:
+            raise CheckpointError(f"{path} is damaged: it has two tensors {tensor.name!r}; fetch it again")
+        if tensor.begin != expected:
+            raise CheckpointError(
+                f"{path} is damaged: tensor {tensor.name!r} begins at byte {tensor.begin}, the one before it ends at "
+                f"{expected}; fetch it again"
+            )
+        expected += _padded(tensor.num_bytes, alignment)
+        tensors[tensor.name] = tensor
+    return tensors
 
 
 class _Cursor:

@@ -2,14 +2,16 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from foreword.checkpoint.families import FAMILIES, gguf_names
 from foreword.checkpoint.gguf_header import GgufHeader
-from foreword.config import Llama3RopeScaling, ModelSpec, RopeSpec
-from foreword.errors import CheckpointError, ConfigError, UnsupportedModelError
+from foreword.checkpoint.options import Options
+from foreword.config import Llama3RopeScaling, ModelSpec, RopeSpec, short_repr
+from foreword.errors import CheckpointError, ConfigError, UnsupportedArchitectureError, UnsupportedModelError
 
+_PLACE = " in the file's metadata"
 ROPE_TYPES = ("none", "linear")
 ROPE_FREQS = "rope_freqs.weight"
 # Extra tables of rotary schemes that foreword does not compute.
@@ -20,16 +22,19 @@ def architecture_of(header: GgufHeader, source: str) -> str:
     """The architecture's name, one of `families.gguf_names()`.
 
     Raises:
-        UnsupportedModelError: another architecture, a mixture of experts, or one part of a split file.
+        UnsupportedArchitectureError: another architecture.
+        UnsupportedModelError: a mixture of experts, or one part of a split file.
     """
-    name = str(header.metadata.get("general.architecture"))
+    options = Options(header.metadata, source, _PLACE)
+    name = options.text("general.architecture")
     if name not in gguf_names():
-        raise UnsupportedModelError(
-            f"{source} has architecture {name!r}, which foreword does not have; supported: {', '.join(gguf_names())}"
+        raise UnsupportedArchitectureError(
+            f"{source} has architecture {short_repr(name)}, which foreword does not have; supported: "
+            f"{', '.join(gguf_names())}"
         )
-    if header.metadata.get(f"{name}.expert_count"):
+    if options.get(f"{name}.expert_count"):
         raise UnsupportedModelError(f"{source} is a mixture of experts; supported: dense models")
-    if (parts := header.metadata.get("split.count", 0)) > 1:
+    if (parts := options.whole("split.count", 0)) > 1:
         raise UnsupportedModelError(
             f"{source} is one of {parts} parts of a split file; supported: whole files "
             f"(llama.cpp's llama-gguf-split --merge makes one)"
@@ -41,11 +46,11 @@ def spec_from_gguf(header: GgufHeader, source: str) -> ModelSpec:
     """What the model is; for `RopeSpec.llama3` see `with_rope_freqs`."""
     name = architecture_of(header, source)
     family = FAMILIES[name]
-    read = _Reader(header.metadata, name, source)
-    hidden_size, num_heads = read.size("embedding_length"), read.size("attention.head_count")
-    head_dim = read.size("attention.key_length", hidden_size // num_heads)
-    context_len = read.size("context_length")
-    _refuse_options(read, head_dim)
+    options = Options(_flat(header.metadata, f"{name}.", source), source, _PLACE, f"{name}.")
+    hidden_size, num_heads = options.size("embedding_length"), options.size("attention.head_count")
+    head_dim = options.size("attention.key_length", max(1, hidden_size // num_heads))
+    context_len = options.size("context_length")
+    _refuse_options(options, head_dim)
     for table in _LONG_ROPE:
         if table in header.tensors:
             raise UnsupportedModelError(f"{source} uses long rope ({table}); supported: no scaling, linear, llama3")
@@ -53,21 +58,35 @@ def spec_from_gguf(header: GgufHeader, source: str) -> ModelSpec:
         return ModelSpec(
             family=family.same_as or name,
             hidden_size=hidden_size,
-            intermediate_size=read.size("feed_forward_length"),
-            num_layers=read.size("block_count"),
+            intermediate_size=options.size("feed_forward_length"),
+            num_layers=options.size("block_count"),
             num_heads=num_heads,
-            num_kv_heads=read.size("attention.head_count_kv", num_heads),
+            num_kv_heads=options.size("attention.head_count_kv", num_heads),
             head_dim=head_dim,
             vocab_size=_vocab_size(header, source),
-            context_len=min(context_len, read.size("attention.sliding_window", context_len)),
-            norm_eps=read.number("attention.layer_norm_rms_epsilon", 1e-5),
-            rope=_rope(read),
+            context_len=min(context_len, options.size("attention.sliding_window", context_len)),
+            norm_eps=options.number("attention.layer_norm_rms_epsilon"),
+            rope=_rope(options),
             qkv_bias=family.qkv_bias,
             qk_norm=family.qk_norm,
             tied_head="output.weight" not in header.tensors,
         )
     except ConfigError as error:
-        raise CheckpointError(f"{source}: {error}") from error
+        raise CheckpointError(f"{source}: its metadata cannot be followed: {error}") from error
+
+
+def _flat(metadata: Mapping[str, Any], prefix: str, source: str) -> dict[str, Any]:
+    """An architecture's options, where a list of one value a layer is that value; other lists are refused."""
+    found: dict[str, Any] = {}
+    for key, value in metadata.items():
+        if not key.startswith(prefix):
+            continue
+        if isinstance(value, tuple) and value:
+            if len(set(value)) != 1:
+                raise UnsupportedModelError(f"{source}: {key} differs between layers; supported: one value for all")
+            value = value[0]
+        found[key] = value
+    return found
 
 
 def with_rope_freqs(spec: ModelSpec, factors: Sequence[float], source: str) -> ModelSpec:
@@ -77,8 +96,13 @@ def with_rope_freqs(spec: ModelSpec, factors: Sequence[float], source: str) -> M
     between them 1 / ((1 - s) / factor + s), s = (original_context_len / wavelength - low) / (high - low).
 
     Raises:
+        CheckpointError: it holds zeros, infinities, or what is no number.
         UnsupportedModelError: the table is none that Llama 3's rule makes.
     """
+    if not factors or not all(math.isfinite(value) and value > 0 for value in factors):
+        raise CheckpointError(
+            f"{source}: {ROPE_FREQS} holds other values than finite ones above 0; fetch the file again"
+        )
     if all(math.isclose(value, 1.0, rel_tol=1e-6) for value in factors):
         return spec
     for scaling in _scalings(spec, factors):
@@ -137,32 +161,32 @@ def _scalings(spec: ModelSpec, factors: Sequence[float]) -> list[Llama3RopeScali
     return [known, fitted]
 
 
-def _rope(read: "_Reader") -> RopeSpec:
-    theta = read.number("rope.freq_base", 10_000.0)
-    kind = read.get("rope.scaling.type", "none")
-    factor = read.number("rope.scaling.factor", read.number("rope.scale_linear", 1.0))
+def _rope(options: Options) -> RopeSpec:
+    theta = options.number("rope.freq_base", 10_000.0)
+    kind = options.text("rope.scaling.type", "none")
+    factor = options.number("rope.scaling.factor", options.number("rope.scale_linear", 1.0))
     if kind not in ROPE_TYPES:
         raise UnsupportedModelError(
-            f"{read.source} uses rope scaling {kind!r}, which foreword does not compute; supported: "
+            f"{options.source} uses rope scaling {short_repr(kind)}, which foreword does not compute; supported: "
             f"{', '.join(ROPE_TYPES)}, llama3"
         )
-    if kind == "none" and read.get("rope.scale_linear") is None:
+    if kind == "none" and options.get("rope.scale_linear") is None:
         factor = 1.0
-    return RopeSpec(theta=theta, linear_factor=factor or 1.0)
+    return RopeSpec(theta=theta, linear_factor=factor or 1.0)  # 0 is written for "no scaling"
 
 
-def _refuse_options(read: "_Reader", head_dim: int) -> None:
-    rotated = read.size("rope.dimension_count", head_dim)
-    value_len = read.size("attention.value_length", head_dim)
+def _refuse_options(options: Options, head_dim: int) -> None:
+    rotated = options.size("rope.dimension_count", head_dim)
+    value_len = options.size("attention.value_length", head_dim)
     if rotated != head_dim or value_len != head_dim:
         raise UnsupportedModelError(
-            f"{read.source} has heads of {head_dim} dimensions, {rotated} of them rotated, and values of {value_len}; "
+            f"{options.source} has heads of {head_dim} dimensions, {rotated} of them rotated, and values of {value_len}; "
             f"supported: all three equal"
         )
     for option in ("attention.scale", "logit_scale", "residual_scale", "embedding_scale", "attention.clamp_kqv"):
-        if read.get(option):
+        if options.get(option):
             raise UnsupportedModelError(
-                f"{read.source} sets {option}, which foreword does not compute for {read.prefix}"
+                f"{options.source} sets {option}, which foreword does not compute for {options.prefix[:-1]}"
             )
 
 
@@ -171,33 +195,3 @@ def _vocab_size(header: GgufHeader, source: str) -> int:
     if embedding is None or len(embedding.shape) != 2:
         raise CheckpointError(f"{source} has no token embedding (token_embd.weight); it holds no whole model")
     return embedding.shape[0]
-
-
-@dataclass(frozen=True)
-class _Reader:
-    """Options of one architecture, by their name without the prefix."""
-
-    metadata: Mapping[str, Any]
-    prefix: str
-    source: str
-
-    def get(self, option: str, default: Any = None) -> Any:
-        return self.metadata.get(f"{self.prefix}.{option}", default)
-
-    def size(self, option: str, default: int | None = None) -> int:
-        value = self.get(option, default)
-        if isinstance(value, tuple):
-            if len(set(value)) != 1:
-                raise UnsupportedModelError(f"{self.source}: {self.prefix}.{option} differs between layers")
-            value = value[0]
-        if not isinstance(value, int) or value < 1:
-            raise CheckpointError(
-                f"{self.source}: {self.prefix}.{option} is {value!r}; it must be a whole number above 0"
-            )
-        return value
-
-    def number(self, option: str, default: float) -> float:
-        value = self.get(option, default)
-        if not isinstance(value, int | float) or not math.isfinite(value):
-            raise CheckpointError(f"{self.source}: {self.prefix}.{option} is {value!r}; it must be a number")
-        return float(value)

@@ -7,12 +7,15 @@ GGUF stores the vocabulary, merges or scores, and the name of the splitting rule
 """
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from foreword.checkpoint.folder_tokenizer import frame_tokens
+from foreword.checkpoint.gguf_header import StringList
+from foreword.checkpoint.options import Options
 from foreword.checkpoint.tokenizer import Tokenizer
+from foreword.config import short_repr
 from foreword.errors import CheckpointError, UnsupportedModelError
 
 if TYPE_CHECKING:
@@ -23,6 +26,7 @@ logger = logging.getLogger(__name__)
 # kinds of a token in `tokenizer.ggml.token_type`
 _UNKNOWN, _CONTROL, _USER_DEFINED = 2, 3, 4
 _WORD_START = "\u2581"
+_PREFIX = "tokenizer.ggml."
 
 # What the published tokenizer.json files of these models split by.
 _LLAMA3_SPLIT = (
@@ -66,42 +70,81 @@ PRE_TOKENIZERS: Mapping[str, PreTokenizer] = {
 }
 
 
+@dataclass(frozen=True)
+class _Vocabulary:
+    """What every kind of tokenizer has."""
+
+    options: Options
+    tokens: list[str]
+    kinds: tuple[int, ...]  # of each token
+
+    @property
+    def source(self) -> str:
+        """The model's name."""
+        return self.options.source
+
+    def token(self, role: str) -> str | None:
+        """The token of a role, such as "bos"; None where the file names none."""
+        key = f"{role}_token_id"
+        if self.options.get(key) is None:
+            return None
+        return self.tokens[self.options.whole(key, highest=len(self.tokens) - 1)]
+
+
 def tokenizer_from_gguf(metadata: Mapping[str, Any], source: str) -> Tokenizer:
     """Rebuild the tokenizer.
 
     Raises:
         UnsupportedModelError: a kind or splitting rule that is not known here.
-        CheckpointError: there is no vocabulary, or its lists do not fit each other.
+        CheckpointError: there is no vocabulary, a part of it is missing, or its parts do not fit each other.
     """
-    kind = metadata.get("tokenizer.ggml.model")
+    options = Options(metadata, source, " in the file's metadata", _PREFIX)
+    kind = options.get("model")
     builders = {"gpt2": _byte_level_bpe, "llama": _sentencepiece_bpe}
     if kind not in builders:
-        raise UnsupportedModelError(f"{source} has a tokenizer of kind {kind!r}; supported: {', '.join(builders)}")
-    tokens = list(metadata.get("tokenizer.ggml.tokens", ()))
-    kinds = metadata.get("tokenizer.ggml.token_type", (1,) * len(tokens))
+        raise UnsupportedModelError(
+            f"{source} has a tokenizer of kind {short_repr(kind)}; supported: {', '.join(builders)}"
+        )
+    tokens, kinds = list(_strings(options, "tokens")), _numbers(options, "token_type")
     if not tokens or len(kinds) != len(tokens):
         raise CheckpointError(f"{source} has {len(tokens)} tokens and {len(kinds)} kinds of them; fetch it again")
-    backend, begins_text = builders[kind](metadata, tokens, kinds, source)
-    _add_special(backend, tokens, kinds, kind == "llama")
-    special_tokens = _special_tokens(metadata, tokens)
-    _frame(backend, metadata, special_tokens, begins_text)
+    if len(set(tokens)) != len(tokens):
+        raise CheckpointError(f"{source} has the same token several times in its vocabulary; fetch it again")
+    vocabulary = _Vocabulary(options, tokens, kinds)
+    backend, begins_text = builders[kind](vocabulary)
+    _add_special(backend, vocabulary, kind == "llama")
+    special_tokens = _special_tokens(vocabulary)
+    _frame(backend, options, special_tokens, begins_text)
     template = metadata.get("tokenizer.chat_template")
     return Tokenizer(backend, special_tokens, template if isinstance(template, str) else None, source)
 
 
-def _byte_level_bpe(
-    metadata: Mapping[str, Any], tokens: list[str], kinds: tuple[int, ...], source: str
-) -> tuple["tokenizers.Tokenizer", bool]:
+def _strings(options: Options, key: str) -> Iterable[str]:
+    """A list of texts that the file must have: without it, text would be cut otherwise than the model learned it."""
+    found = options.get(key)
+    if not isinstance(found, StringList):
+        raise options.wrong(key, "a list of texts; without it the tokenizer is not whole: fetch the file again")
+    return found
+
+
+def _numbers(options: Options, key: str) -> tuple[Any, ...]:
+    found = options.get(key)
+    if not isinstance(found, tuple):
+        raise options.wrong(key, "a list of numbers; without it the tokenizer is not whole: fetch the file again")
+    return found
+
+
+def _byte_level_bpe(vocabulary: _Vocabulary) -> tuple["tokenizers.Tokenizer", bool]:
     import tokenizers
     from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers
 
-    rule = _pre_tokenizer(metadata, tokens, source)
-    vocab = {token: index for index, token in enumerate(tokens)}
-    merges = [tuple(pair.split(" ", 1)) for pair in metadata.get("tokenizer.ggml.merges", ())]
+    rule = _pre_tokenizer(vocabulary)
+    vocab = {token: index for index, token in enumerate(vocabulary.tokens)}
+    merges: Any = [tuple(pair.split(" ", 1)) for pair in _strings(vocabulary.options, "merges")]
     try:
         model = models.BPE(vocab=vocab, merges=merges, ignore_merges=rule.ignore_merges)
     except Exception as error:  # the library raises plain Exception
-        raise CheckpointError(f"{source} has a damaged vocabulary ({error}); fetch it again") from error
+        raise CheckpointError(f"{vocabulary.source} has a damaged vocabulary ({error}); fetch it again") from error
     backend = tokenizers.Tokenizer(model)
     if rule.nfc:
         backend.normalizer = normalizers.NFC()
@@ -114,47 +157,48 @@ def _byte_level_bpe(
     return backend, rule.begins_text
 
 
-def _pre_tokenizer(metadata: Mapping[str, Any], tokens: list[str], source: str) -> PreTokenizer:
-    name = metadata.get("tokenizer.ggml.pre")
-    if name is None:
-        name = _guess(metadata, tokens)
-        logger.warning("%s does not name its splitting rule; taking %r", source, name)
+def _pre_tokenizer(vocabulary: _Vocabulary) -> PreTokenizer:
+    options = vocabulary.options
+    if options.get("pre") is None:
+        name = _guess(vocabulary)
+        logger.warning("%s does not name its splitting rule; taking %r", vocabulary.source, name)
+    else:
+        name = options.text("pre")
     if name not in PRE_TOKENIZERS:
         raise UnsupportedModelError(
-            f"{source} splits text by the rule {name!r}, which foreword does not have; "
+            f"{vocabulary.source} splits text by the rule {short_repr(name)}, which foreword does not have; "
             f"supported: {', '.join(PRE_TOKENIZERS)}"
         )
     return PRE_TOKENIZERS[name]
 
 
-def _guess(metadata: Mapping[str, Any], tokens: list[str]) -> str:
+def _guess(vocabulary: _Vocabulary) -> str:
     """The rule of a file from before rules were named, by its architecture and size of vocabulary."""
-    if str(metadata.get("general.architecture")).startswith("qwen"):
+    if str(vocabulary.options.values.get("general.architecture")).startswith("qwen"):
         return "qwen2"
-    return "llama-bpe" if len(tokens) >= 128_000 else "default"
+    return "llama-bpe" if len(vocabulary.tokens) >= 128_000 else "default"
 
 
-def _sentencepiece_bpe(
-    metadata: Mapping[str, Any], tokens: list[str], kinds: tuple[int, ...], source: str
-) -> tuple["tokenizers.Tokenizer", bool]:
+def _sentencepiece_bpe(vocabulary: _Vocabulary) -> tuple["tokenizers.Tokenizer", bool]:
     import tokenizers
     from tokenizers import decoders, models, normalizers
 
-    scores = metadata.get("tokenizer.ggml.scores", ())
+    tokens, kinds, options = vocabulary.tokens, vocabulary.kinds, vocabulary.options
+    scores = _numbers(options, "scores")
     if len(scores) != len(tokens):
-        raise CheckpointError(f"{source} has {len(tokens)} tokens and {len(scores)} scores; fetch it again")
+        raise CheckpointError(f"{vocabulary.source} has {len(tokens)} tokens and {len(scores)} scores; fetch it again")
     vocab = {token: index for index, token in enumerate(tokens)}
-    unknown = metadata.get("tokenizer.ggml.unknown_token_id", kinds.index(_UNKNOWN) if _UNKNOWN in kinds else None)
+    unknown = vocabulary.token("unknown") or (tokens[kinds.index(_UNKNOWN)] if _UNKNOWN in kinds else None)
     backend = tokenizers.Tokenizer(
         models.BPE(
             vocab=vocab,
             merges=_merges_by_score(vocab, tokens, kinds, scores),
-            unk_token=None if unknown is None else tokens[unknown],
+            unk_token=unknown,
             fuse_unk=True,
             byte_fallback=True,
         )
     )
-    prefixed = bool(metadata.get("tokenizer.ggml.add_space_prefix", True))
+    prefixed = options.flag("add_space_prefix", True)
     steps: list[Any] = [normalizers.Prepend(_WORD_START)] if prefixed else []
     backend.normalizer = normalizers.Sequence([*steps, normalizers.Replace(" ", _WORD_START)])
     decoding: list[Any] = [decoders.Replace(_WORD_START, " "), decoders.ByteFallback(), decoders.Fuse()]
@@ -178,14 +222,12 @@ def _merges_by_score(
     return [(tokens[left], tokens[right]) for _, _, left, right in ranked]
 
 
-def _add_special(
-    backend: "tokenizers.Tokenizer", tokens: list[str], kinds: tuple[int, ...], sentencepiece: bool
-) -> None:
+def _add_special(backend: "tokenizers.Tokenizer", vocabulary: _Vocabulary, sentencepiece: bool) -> None:
     """Control tokens are special; user-defined ones are found in text before it is cut, but are ordinary words."""
     from tokenizers import AddedToken
 
     special, ordinary = [], []
-    for token, kind in zip(tokens, kinds, strict=True):
+    for token, kind in zip(vocabulary.tokens, vocabulary.kinds, strict=True):
         if kind == _CONTROL or (kind == _UNKNOWN and sentencepiece):
             special.append(AddedToken(token, special=True, normalized=False))
         elif kind == _USER_DEFINED:
@@ -195,21 +237,17 @@ def _add_special(
     backend.add_tokens(ordinary)
 
 
-def _special_tokens(metadata: Mapping[str, Any], tokens: list[str]) -> dict[str, str]:
+def _special_tokens(vocabulary: _Vocabulary) -> dict[str, str]:
     roles = {"bos_token": "bos", "eos_token": "eos", "unk_token": "unknown", "pad_token": "padding"}
-    found = {}
-    for role, key in roles.items():
-        index = metadata.get(f"tokenizer.ggml.{key}_token_id")
-        if isinstance(index, int) and index < len(tokens):
-            found[role] = tokens[index]
-    return found
+    found = {role: vocabulary.token(key) for role, key in roles.items()}
+    return {role: token for role, token in found.items() if token is not None}
 
 
 def _frame(
-    backend: "tokenizers.Tokenizer", metadata: Mapping[str, Any], special_tokens: Mapping[str, str], begins_text: bool
+    backend: "tokenizers.Tokenizer", options: Options, special_tokens: Mapping[str, str], begins_text: bool
 ) -> None:
-    begin = metadata.get("tokenizer.ggml.add_bos_token", begins_text)
-    end = metadata.get("tokenizer.ggml.add_eos_token", False)
+    begin = options.flag("add_bos_token", begins_text)
+    end = options.flag("add_eos_token")
     frame_tokens(
         backend, special_tokens.get("bos_token") if begin else None, special_tokens.get("eos_token") if end else None
     )

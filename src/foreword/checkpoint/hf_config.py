@@ -4,12 +4,16 @@ Each family is a row of differences in `families`. What foreword would compute d
 refused by name, never approximated.
 """
 
-from collections.abc import Mapping
+import logging
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from foreword.checkpoint.families import FAMILIES, Family
-from foreword.config import Llama3RopeScaling, ModelSpec, RopeSpec
-from foreword.errors import CheckpointError, ConfigError, UnsupportedModelError
+from foreword.checkpoint.options import Options
+from foreword.config import Llama3RopeScaling, ModelSpec, RopeSpec, short_repr
+from foreword.errors import CheckpointError, ConfigError, UnsupportedArchitectureError, UnsupportedModelError
+
+logger = logging.getLogger(__name__)
 
 ROPE_TYPES = ("default", "linear", "llama3")
 
@@ -22,129 +26,142 @@ def spec_from_config(config: Mapping[str, Any], source: str) -> ModelSpec:
         source: the model's name for error messages.
 
     Raises:
-        UnsupportedModelError: an architecture, rope type or option that foreword does not compute.
-        CheckpointError: a size is missing or senseless.
+        UnsupportedArchitectureError: foreword has no decoder for it.
+        UnsupportedModelError: a rope type or option that foreword does not compute.
+        CheckpointError: a value is missing or senseless.
     """
-    family_name = _family(config, source)
+    options = Options(config, source)
+    family_name = _family(options)
     family = FAMILIES[family_name]
-    _refuse_options(config, family_name, family, source)
-    hidden_size = _size(config, "hidden_size", source)
-    num_heads = _size(config, "num_attention_heads", source)
-    context_len = _size(config, "max_position_embeddings", source)
-    window = config.get("sliding_window") if _has_window(config, family) else None
+    _refuse_options(options, family_name, family)
+    hidden_size, num_heads = options.size("hidden_size"), options.size("num_attention_heads")
     try:
         return ModelSpec(
             family=family.same_as or family_name,
             hidden_size=hidden_size,
-            intermediate_size=_size(config, "intermediate_size", source),
-            num_layers=_size(config, "num_hidden_layers", source),
+            intermediate_size=options.size("intermediate_size"),
+            num_layers=options.size("num_hidden_layers"),
             num_heads=num_heads,
-            num_kv_heads=_size(config, "num_key_value_heads", source, num_heads),
-            head_dim=_size(config, "head_dim", source, family.default_head_dim or hidden_size // num_heads),
-            vocab_size=_size(config, "vocab_size", source),
-            # Inside its window a sliding-window model attends to everything, as foreword does.
-            context_len=min(context_len, window) if window else context_len,
-            norm_eps=float(config.get("rms_norm_eps", 1e-6)),
+            num_kv_heads=options.size("num_key_value_heads", num_heads),
+            head_dim=options.size("head_dim", family.default_head_dim or max(1, hidden_size // num_heads)),
+            vocab_size=options.size("vocab_size"),
+            context_len=_context_len(options, family),
+            norm_eps=options.number("rms_norm_eps", 1e-6),
             rope=rope_from_config(config, source),
             qkv_bias=family.qkv_bias,
             qk_norm=family.qk_norm,
-            tied_head=bool(config.get("tie_word_embeddings", False)),
+            tied_head=options.flag("tie_word_embeddings"),
         )
     except ConfigError as error:
-        raise CheckpointError(f"{source}: {error}") from error
+        raise CheckpointError(f"{source}: config.json cannot be followed: {error}") from error
 
 
-def eos_ids(*configs: Mapping[str, Any]) -> tuple[int, ...]:
-    """All end tokens that generation_config.json and config.json name, in their order, each once."""
+def _context_len(options: Options, family: Family) -> int:
+    """Inside its window a sliding-window model attends to everything, as foreword does."""
+    context_len = options.size("max_position_embeddings")
+    if family.window_needs_flag and not options.flag("use_sliding_window"):
+        return context_len
+    return min(context_len, options.size("sliding_window", context_len))
+
+
+def eos_ids(tables: Mapping[str, Mapping[str, Any]], vocab_size: int, source: str) -> tuple[int, ...]:
+    """All end tokens that configurations name, in their order, each once; a warning names what is none.
+
+    Args:
+        tables: generation_config.json and config.json, by name; each names one, a list of them, or none.
+        vocab_size: rows of the model's head.
+        source: the model's name for messages.
+    """
     found: list[int] = []
-    for config in configs:
-        value = config.get("eos_token_id")
-        ids = value if isinstance(value, list) else [value]
-        found += [token for token in ids if isinstance(token, int) and token not in found]
-    return tuple(found)
+    for place, table in tables.items():
+        value = table.get("eos_token_id")
+        named = value if isinstance(value, list | tuple) else [value]
+        found += usable_ends(
+            [one for one in named if one is not None], vocab_size, f"{source}: eos_token_id in {place}"
+        )
+    return tuple(dict.fromkeys(found))
+
+
+def usable_ends(named: Sequence[Any], vocab_size: int, what: str) -> list[int]:
+    """Those that are tokens of the vocabulary; a warning says which are left out."""
+    usable = [one for one in named if type(one) is int and 0 <= one < vocab_size]
+    if len(usable) < len(named):
+        left_out = ", ".join(short_repr(one) for one in named if one not in usable)
+        logger.warning(
+            f"{what} names {left_out}, which is no token of the model (0 to {vocab_size - 1}); it ends no answer"
+        )
+    return usable
 
 
 def rope_from_config(config: Mapping[str, Any], source: str) -> RopeSpec:
-    """Rotary embedding: `rope_parameters` (transformers 5) or `rope_theta` and `rope_scaling` (before)."""
-    options = config.get("rope_parameters") or config.get("rope_scaling") or {}
-    if not isinstance(options, Mapping):
-        raise CheckpointError(f"{source}: its rope options are {options!r}, not a table; fetch config.json again")
-    theta = options.get("rope_theta", config.get("rope_theta", 10_000.0))
-    kind = options.get("rope_type", options.get("type", "default"))
-    if any(isinstance(value, Mapping) for value in options.values()):
+    """Rotary embedding: `rope_parameters` (transformers 5) or `rope_theta` and `rope_scaling` (before).
+
+    Raises:
+        CheckpointError: values that are none.
+        ConfigError: numbers that no rotary embedding has.
+        UnsupportedModelError: one that foreword does not compute.
+    """
+    outer = Options(config, source)
+    options = outer.table("rope_parameters")
+    options = options if options.values else outer.table("rope_scaling")
+    theta = (options if options.get("rope_theta") is not None else outer).number("rope_theta", 10_000.0)
+    kind = options.text("rope_type" if options.get("rope_type") is not None else "type", "default")
+    if any(isinstance(value, Mapping) for value in options.values.values()):
         raise UnsupportedModelError(f"{source} has several rotary embeddings; supported: one for all layers")
     if kind not in ROPE_TYPES:
         raise UnsupportedModelError(
-            f"{source} uses rope type {kind!r}, which foreword does not compute; supported: {', '.join(ROPE_TYPES)}"
+            f"{source} uses rope type {short_repr(kind)}, which foreword does not compute; supported: {', '.join(ROPE_TYPES)}"
         )
-    try:
-        theta = float(theta)
-        if kind == "linear":
-            return RopeSpec(theta=theta, linear_factor=float(options["factor"]))
-        if kind == "llama3":
-            return RopeSpec(
-                theta=theta,
-                llama3=Llama3RopeScaling(
-                    factor=float(options["factor"]),
-                    low_freq_factor=float(options["low_freq_factor"]),
-                    high_freq_factor=float(options["high_freq_factor"]),
-                    original_context_len=int(options["original_max_position_embeddings"]),
-                ),
-            )
-    except (KeyError, TypeError, ValueError) as error:
-        raise CheckpointError(f"{source}: unusable options for rope type {kind!r}: {error}") from error
-    return RopeSpec(theta=theta)
+    if kind == "linear":
+        return RopeSpec(theta=theta, linear_factor=options.number("factor"))
+    if kind == "default":
+        return RopeSpec(theta=theta)
+    scaling = Llama3RopeScaling(
+        factor=options.number("factor"),
+        low_freq_factor=options.number("low_freq_factor"),
+        high_freq_factor=options.number("high_freq_factor"),
+        original_context_len=options.size("original_max_position_embeddings"),
+    )
+    return RopeSpec(theta=theta, llama3=scaling)
 
 
-def _family(config: Mapping[str, Any], source: str) -> str:
-    if "model_type" not in config:
+def _family(options: Options) -> str:
+    source = options.source
+    if options.get("model_type") is None:
         raise CheckpointError(
             f"{source} has no model_type in its config.json, which names the architecture; supported: {', '.join(FAMILIES)}"
         )
-    name = str(config["model_type"])
-    architectures = config.get("architectures") or []
+    name, architectures = options.text("model_type"), options.texts("architectures")
     if name not in FAMILIES:
-        shown = f"{name!r}" + (f" ({', '.join(map(str, architectures))})" if architectures else "")
-        raise UnsupportedModelError(
+        shown = short_repr(name) + (f" ({', '.join(architectures)})" if architectures else "")
+        raise UnsupportedArchitectureError(
             f"{source} has architecture {shown}, which foreword does not have; supported: {', '.join(FAMILIES)}"
         )
-    if architectures and not any(str(architecture).endswith("ForCausalLM") for architecture in architectures):
+    if architectures and not any(architecture.endswith("ForCausalLM") for architecture in architectures):
         raise UnsupportedModelError(
-            f"{source} is a {', '.join(map(str, architectures))}, not a language model that writes text; "
+            f"{source} is a {', '.join(architectures)}, not a language model that writes text; "
             f"supported: models saved as ...ForCausalLM"
         )
     return name
 
 
-def _refuse_options(config: Mapping[str, Any], family_name: str, family: Family, source: str) -> None:
+def _refuse_options(options: Options, family_name: str, family: Family) -> None:
     """Options that change what is computed and that the layers of foreword do not have."""
-    quantization = config.get("quantization_config")
+    quantization = options.get("quantization_config")
     if quantization:
         method = quantization.get("quant_method", "unknown") if isinstance(quantization, Mapping) else quantization
         raise UnsupportedModelError(
-            f"{source} is quantised by {method!r}, which foreword does not read; supported: float32, float16 and "
-            f"bfloat16 safetensors, and GGUF files"
+            f"{options.source} is quantised by {short_repr(method)}, which foreword does not read; supported: float32, "
+            f"float16 and bfloat16 safetensors, and GGUF files"
         )
     defaults: dict[str, Any] = {"hidden_act": "silu", "mlp_bias": False, "partial_rotary_factor": 1.0}
     if not family.qkv_bias:
         # Llama's option adds a bias to the output projection as well, which no layer here has.
         defaults["attention_bias"] = False
     for option, allowed in defaults.items():
-        value = config.get(option)
+        value = options.get(option)
         if value is not None and value != allowed:
             raise UnsupportedModelError(
-                f"{source} sets {option} = {value!r}, which foreword does not compute for {family_name}; "
-                f"supported: {allowed!r}"
+                f"{options.source} sets {option} = {short_repr(value)}, which foreword does not compute for "
+                f"{family_name}; supported: {allowed!r}"
             )
-
-
-def _has_window(config: Mapping[str, Any], family: Family) -> bool:
-    return bool(config.get("use_sliding_window")) if family.window_needs_flag else True
-
-
-def _size(config: Mapping[str, Any], option: str, source: str, default: int | None = None) -> int:
-    value = config.get(option)
-    value = default if value is None else value
-    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        raise CheckpointError(f"{source}: {option} in config.json is {value!r}; it must be a whole number above 0")
-    return value

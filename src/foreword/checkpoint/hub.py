@@ -11,6 +11,8 @@ from foreword.progress import Report
 
 _ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 _FILE = re.compile(r"([A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*)/(.+\.gguf)")
+_MOST_NAME = 400  # characters
+_SHOWN = 8  # names that a message lists
 WANTED = (
     "config.json", "generation_config.json", "model.safetensors", "model.safetensors.index.json", "model-*.safetensors",
     "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "chat_template.jinja", "chat_template.json",
@@ -20,6 +22,8 @@ WANTED = (
 
 def is_hub_name(model: str) -> bool:
     """Whether the text looks like owner/name or owner/name/file.gguf."""
+    if len(model) > _MOST_NAME:
+        return False
     return bool(_FILE.fullmatch(model)) or bool(_ID.fullmatch(model) and not model.endswith(".gguf"))
 
 
@@ -38,7 +42,39 @@ def fetch_from_hub(model: str, report: Report, also: Sequence[str] = ()) -> Path
     with _explained(model):
         if match := _FILE.fullmatch(model):
             return Path(hf_hub_download(match.group(1), match.group(2), tqdm_class=bar))
-        return Path(snapshot_download(model, allow_patterns=[*WANTED, *also], tqdm_class=bar))
+        folder = Path(snapshot_download(model, allow_patterns=[*WANTED, *also], tqdm_class=bar))
+    _check_fetched(folder, model, also)
+    return folder
+
+
+def _check_fetched(folder: Path, model: str, also: Sequence[str]) -> None:
+    """`ModelNotFoundError` with what the repository holds, where nothing of it is what foreword reads."""
+    weights = [*folder.glob("*.safetensors"), *(folder / name for name in also if (folder / name).is_file())]
+    has_config = (folder / "config.json").is_file()
+    if has_config and weights:
+        return
+    names = _names_in(model)
+    ggufs = [name for name in names if name.endswith(".gguf")]
+    held = (
+        f"; it holds {', '.join(names[:_SHOWN])}{f' and {len(names) - _SHOWN} more' if len(names) > _SHOWN else ''}"
+        if names
+        else ""
+    )
+    hint = f"; name one of its GGUF files: {model}/{ggufs[0]}" if ggufs else ""
+    lacks = "no config.json" if not has_config else "no weights of a name that foreword reads"
+    raise ModelNotFoundError(
+        f"hub model {model} has {lacks} (config.json with {WANTED[2]}, or with an index and {WANTED[4]}){held}{hint}"
+    )
+
+
+def _names_in(model: str) -> list[str]:
+    """The files of a repository; none where the hub cannot be asked."""
+    from huggingface_hub import HfApi
+
+    try:
+        return sorted(HfApi().list_repo_files(model))
+    except Exception:  # it is for a message only, and the library raises the errors of three HTTP clients
+        return []
 
 
 def fetch_hub_file(repo: str, name: str, revision: str, folder: Path, report: Report) -> Path:
@@ -88,7 +124,7 @@ def _explained(model: str) -> Iterator[None]:
         raise ModelNotFoundError(f"{model!r} is no local path and no hub id: {error}") from error
     except Exception as error:  # the library lets errors of three different HTTP clients through
         raise DownloadError(
-            f"fetching {model} from the hub failed ({error}); try again: it goes on where it was cut"
+            f"fetching {model} from the hub failed ({error}); try again: it resumes where it stopped"
         ) from error
 
 

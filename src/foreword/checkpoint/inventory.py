@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 
 from foreword.checkpoint.name_map import expected_shapes, file_name
 from foreword.config import ModelSpec
-from foreword.errors import CheckpointError, UnsupportedModelError
+from foreword.errors import CheckpointError
 
 _SHOWN = 3  # names that a message lists
 
@@ -27,8 +27,7 @@ def check_inventory(
         ignored: ends of names inside a layer that carry no parameters.
 
     Raises:
-        CheckpointError: a tensor is missing or has another shape.
-        UnsupportedModelError: a layer has parameters that foreword would not use.
+        CheckpointError: a tensor is missing or has another shape, or a layer has parameters that it should not have.
     """
     if spec.num_layers > len(shapes):  # a damaged number, not worth listing its layers
         raise CheckpointError(
@@ -60,7 +59,7 @@ def _refuse_unused(
     shapes: Mapping[str, tuple[int, ...]],
     ignored: tuple[str, ...],
 ) -> None:
-    """A layer's parameter that is left out would change what the model says, so it is refused by name."""
+    """A layer's parameter that is left out would change the model's output, so it is refused by name."""
     prefix = names["layers.{i}.q.weight"].split("{i}")[0]
     layer = re.compile(re.escape(prefix) + r"(\d+)\.")
     unused = []
@@ -69,9 +68,9 @@ def _refuse_unused(
         if match and int(match.group(1)) < spec.num_layers and name not in used and not name.endswith(ignored):
             unused.append(name)
     if unused:
-        raise UnsupportedModelError(
-            f"{source} has parameters that a {spec.family} layer of foreword does not use: {_list(sorted(unused))}; "
-            f"leaving them out would change what the model says"
+        raise CheckpointError(
+            f"{source} has parameters that no {spec.family} layer has: {_list(sorted(unused))}; leaving them out would "
+            f"change the model's output"
         )
 
 

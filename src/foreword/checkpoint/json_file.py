@@ -6,6 +6,9 @@ from typing import Any
 
 from foreword.errors import CheckpointError
 
+# What `json.loads` raises: also for bytes that are no UTF-8, numbers of thousands of digits, tables in tables without end.
+JSON_ERRORS = (ValueError, RecursionError)
+
 
 def read_json(path: Path) -> dict[str, Any]:
     """The object in a JSON file.
@@ -15,7 +18,7 @@ def read_json(path: Path) -> dict[str, Any]:
     """
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, *JSON_ERRORS) as error:
         raise CheckpointError(f"{path} cannot be read as JSON ({error}); fetch it again") from error
     if not isinstance(value, dict):
         raise CheckpointError(f"{path} holds a {type(value).__name__}, not a table of options; fetch it again")

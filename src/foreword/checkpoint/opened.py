@@ -14,8 +14,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from foreword.checkpoint.cache import cache_folder
+from foreword.checkpoint.hf_config import usable_ends
+from foreword.checkpoint.paths import is_folder, is_there, local_path
+from foreword.checkpoint.reading import reading
 from foreword.checkpoint.weights import Weights
-from foreword.config import ModelSpec
+from foreword.config import ModelSpec, short_repr
 from foreword.errors import CheckpointError, ModelNotFoundError, UnsupportedModelError
 from foreword.progress import Report, reporting, silent
 
@@ -90,13 +93,14 @@ class Checkpoint:
         """All tokens that end an answer; the tokenizer's own where the model names none."""
         ids = self._files.eos_token_ids
         if not ids and (own := self.tokenizer.eos_token_id) is not None:
-            return (own,)
+            return tuple(usable_ends([own], self.spec.vocab_size, f"{self.source}: the tokenizer's eos_token"))
         return ids
 
     @cached_property
     def tokenizer(self) -> "Tokenizer":
-        """The tokenizer, loaded at the first use."""
-        return self._files.load_tokenizer()
+        """The tokenizer, loaded at the first use. `CheckpointError` where there is none, or it is damaged."""
+        with reading(f"the tokenizer of {self.source}"):
+            return self._files.load_tokenizer()
 
     @property
     def fingerprint(self) -> str:
@@ -135,16 +139,17 @@ def open_checkpoint(
         ModelNotFoundError: there is no such file, folder or hub id, or it cannot be reached.
         DownloadError: fetching failed.
         CheckpointError: the files are incomplete or damaged.
-        UnsupportedModelError: an architecture or quantisation that foreword does not have.
+        UnsupportedArchitectureError: an architecture that foreword has no decoder for.
+        UnsupportedModelError: an option or quantisation that foreword does not have.
     """
     cache = cache_folder(cache_dir)
-    with reporting(progress) as report:
+    with reading(model), reporting(progress) as report:
         if model is None or model in DEFAULT_NAMES:
             from foreword.checkpoint.default_model import fetch_default_model
 
             return Checkpoint(_open_gguf(fetch_default_model(cache, report), cache, DEFAULT_NAMES[1]))
-        path = Path(model).expanduser()
-        if path.exists():
+        path = local_path(model)
+        if is_there(path):
             return Checkpoint(_open_path(path, cache))
         from foreword.checkpoint.hub import fetch_from_hub, is_hub_name
 
@@ -179,9 +184,9 @@ def _open_gguf(path: Path, cache: Path, source: str | None = None) -> ModelFiles
 
 def _not_found(model: str, path: Path) -> ModelNotFoundError:
     parent = path.parent
-    beside = sorted(file.name for file in parent.glob("*.gguf"))[:5] if parent.is_dir() else []
+    beside = sorted(file.name for file in parent.glob("*.gguf"))[:5] if is_folder(parent) else []
     hint = f"; {parent} holds {', '.join(beside)}" if path.suffix == ".gguf" and beside else ""
     return ModelNotFoundError(
-        f"there is no model {model!r}: no such file or folder{hint}; allowed: a folder with config.json, a .gguf file, "
+        f"there is no model {short_repr(model, 200)}: no such file or folder{hint}; allowed: a folder with config.json, a .gguf file, "
         f"a hub id such as owner/name, or 'default'"
     )

@@ -1,12 +1,12 @@
-"""Do a target and a draft model speak the same tokens, and is drafting with it likely to pay?
+"""Do a target and a draft model share a vocabulary, and is drafting with it likely to be faster?
 
 Ids are what a drafter and a target exchange, so the question is whether an id means the same text to both. Three cases:
 
     same vocabulary        all ids agree, or all but a few special ones; rows of padding on either side do not matter
-    same words, other ids  the tokens agree, their numbers do not: drafting goes through the text
+    same tokens, other ids  the tokens agree, their numbers do not: drafting goes through the text
     another tokenizer      drafting goes through the text
 
-Drafting is lossless in every case: a wrong guess is rejected. What differs is how many guesses are right.
+Drafting is lossless in every case: a wrong draft token is rejected. What differs is the acceptance rate.
 """
 
 from collections.abc import Mapping
@@ -68,7 +68,7 @@ def _vocabulary_note(target: Vocabulary, draft: Vocabulary, is_same: bool, num_s
             f"the rest is as good as ever"
         )
     num_common = len(target.ids.keys() & draft.ids.keys())
-    kind = "the same words under other ids" if num_common > 0.9 * len(draft.ids) else "another tokenizer"
+    kind = "the same tokens under other ids" if num_common > 0.9 * len(draft.ids) else "another tokenizer"
     return (
         f"{kind}: {sizes}; {num_common} tokens occur in both, {num_same} under the same id. Drafts go through the text "
         f"(decoded, encoded again), which loses some of them; a drafter of the target's family would do better"
@@ -81,7 +81,7 @@ def _special_notes(target: Vocabulary, draft: Vocabulary) -> list[str]:
         for role in sorted(target.special_tokens.keys() & draft.special_tokens.keys())
         if target.special_tokens[role] != draft.special_tokens[role]
     ]
-    return [f"special tokens differ: {'; '.join(differing)}; their guesses may be rejected there"] if differing else []
+    return [f"special tokens differ: {'; '.join(differing)}; their drafts may be rejected there"] if differing else []
 
 
 def _size_note(target: Vocabulary, draft: Vocabulary) -> str:
@@ -89,7 +89,7 @@ def _size_note(target: Vocabulary, draft: Vocabulary) -> str:
     small, large = draft.num_parameters / 1e6, target.num_parameters / 1e6
     sizes = f"{small:.3g} M parameters draft for {large:.3g} M (1 to {ratio:.1f})"
     if ratio < 3:
-        return f"{sizes}: too close to pay; every drafted token costs more than {1 / ratio:.0%} of a target pass"
+        return f"{sizes}: too close to be faster; every drafted token costs more than {1 / ratio:.0%} of a target pass"
     if ratio < 8:
-        return f"{sizes}: pays where most guesses are right, with 2 to 4 a step"
-    return f"{sizes}: a good ratio; 4 to 8 guesses a step"
+        return f"{sizes}: faster where most drafts are accepted, with 2 to 4 per step"
+    return f"{sizes}: a good ratio; 4 to 8 draft tokens per step"

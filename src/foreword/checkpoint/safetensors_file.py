@@ -7,22 +7,27 @@ data             the tensors, one after the other
 
 import json
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from foreword.checkpoint.json_file import JSON_ERRORS
+from foreword.config import short_repr
 from foreword.errors import CheckpointError
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-# name in the header -> bytes a value
+# name in the header -> bytes per value
 VALUE_BYTES = {
     "F64": 8, "F32": 4, "F16": 2, "BF16": 2, "I64": 8, "I32": 4, "I16": 2, "I8": 1,
-    "U64": 8, "U32": 4, "U16": 2, "U8": 1, "BOOL": 1, "F8_E4M3": 1, "F8_E5M2": 1, "F8_E8M0": 1,
+    "U64": 8, "U32": 4, "U16": 2, "U8": 1, "BOOL": 1, "F8_E4M3": 1, "F8_E5M2": 1, "F8_E8M0": 1, "C64": 8,
 }  # fmt: skip
 MAX_HEADER_BYTES = 100_000_000
+_MAX_DIMS = 8
+_MOST = 2**63 - 1
 
 
 @dataclass(frozen=True)
@@ -49,10 +54,17 @@ class SafetensorsFile:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        try:
+            str(path).encode()
+        except UnicodeEncodeError as error:
+            raise CheckpointError(
+                f"{str(path)!r} is no UTF-8, and the safetensors library reads no file of such a name; rename the file or folder"
+            ) from error
         header, data_len = _read_header(path)
-        self.metadata: dict[str, Any] = header.pop("__metadata__", None) or {}
+        metadata = header.pop("__metadata__", None)
+        self.metadata: dict[str, Any] = metadata if isinstance(metadata, dict) else {}
         self.tensors = {name: _parse_entry(path, name, entry) for name, entry in header.items()}
-        end = max((tensor.end for tensor in self.tensors.values()), default=0)
+        end = _checked_end(path, self.tensors)
         if end != data_len:
             problem = "is cut short" if end > data_len else "has bytes left over"
             raise CheckpointError(
@@ -88,7 +100,7 @@ def _read_header(path: Path) -> tuple[dict[str, Any], int]:
         raw = file.read(length)
     try:
         header = json.loads(raw)
-    except ValueError as error:
+    except JSON_ERRORS as error:
         raise CheckpointError(f"{path} has a damaged header ({error}); fetch it again") from error
     if not isinstance(header, dict):
         raise CheckpointError(f"{path} has a damaged header (not a table of tensors); fetch it again")
@@ -98,14 +110,37 @@ def _read_header(path: Path) -> tuple[dict[str, Any], int]:
 def _parse_entry(path: Path, name: str, entry: Any) -> StoredTensor:
     try:
         begin, end = entry["data_offsets"]
-        tensor = StoredTensor(entry["dtype"], tuple(entry["shape"]), begin, end)
-        value_bytes = VALUE_BYTES.get(tensor.dtype)
-        fits = value_bytes is None or math.prod(tensor.shape) * value_bytes == tensor.num_bytes
+        dtype, shape = entry["dtype"], tuple(entry["shape"])
     except (KeyError, TypeError, ValueError) as error:
         raise CheckpointError(f"{path} has a damaged header at tensor {name} ({error!r}); fetch it again") from error
-    if not fits or begin < 0:
+    if not isinstance(dtype, str) or dtype not in VALUE_BYTES:
+        raise CheckpointError(
+            f"{path} has a damaged header, or is another program's: tensor {name} has dtype {short_repr(dtype)}; "
+            f"known: {', '.join(VALUE_BYTES)}"
+        )
+    numbers = (begin, end, *shape)
+    if any(type(number) is not int or not 0 <= number <= _MOST for number in numbers) or len(shape) > _MAX_DIMS:
+        raise CheckpointError(
+            f"{path} has a damaged header: tensor {name} has shape {short_repr(list(shape))} and data_offsets "
+            f"{short_repr([begin, end])}; allowed: whole numbers, 0 or above; fetch it again"
+        )
+    tensor = StoredTensor(dtype, shape, begin, end)
+    if math.prod(shape) * VALUE_BYTES[dtype] != tensor.num_bytes:
         raise CheckpointError(
             f"{path} has a damaged header: tensor {name} of shape {list(tensor.shape)} and dtype {tensor.dtype} "
             f"cannot have {tensor.num_bytes} bytes; fetch it again"
         )
     return tensor
+
+
+def _checked_end(path: Path, tensors: Mapping[str, StoredTensor]) -> int:
+    """Where the last tensor ends; `CheckpointError` unless each begins where the one before it ends."""
+    end = 0
+    for name, tensor in sorted(tensors.items(), key=lambda item: (item[1].begin, item[1].end)):
+        if tensor.begin != end:
+            raise CheckpointError(
+                f"{path} has a damaged header: tensor {name} begins at byte {tensor.begin} of the data, the one before it "
+                f"ends at {end}; fetch it again"
+            )
+        end = tensor.end
+    return end

@@ -149,6 +149,11 @@ class Tokenizer:
         """Ids that `decode` leaves out when told to."""
         return frozenset(index for index, token in self._added.items() if token.special)
 
+    def special_id(self, text: str) -> int | None:
+        """The special token that this text is, as a whole; None for any other text."""
+        token = self.backend.token_to_id(text)
+        return token if token in self.special_ids else None
+
     @cached_property
     def _added(self) -> dict[int, Any]:
         return dict(self.backend.get_added_tokens_decoder())

@@ -125,7 +125,7 @@ def check_free(path: Path) -> None:
         raise ConfigError(
             f"{path} holds a finished benchmark: name another file in --json, or delete it to measure anew"
         )
-    raise ConfigError(f"{path} is a benchmark that was stopped: --resume goes on with it; delete it to begin anew")
+    raise ConfigError(f"{path} is a benchmark that was stopped: --resume continues it; delete it to start again")
 
 
 def measure(
@@ -160,10 +160,10 @@ def measure(
 
 
 def _kept(json: Path | None, num_runs: int, num_left: int) -> str:
-    """What a stopped benchmark leaves, and how it goes on."""
+    """What a stopped benchmark leaves, and how it is resumed."""
     if json is None:
         return "nothing is kept: with --json FILE a benchmark can be stopped and gone on with"
-    return f"{json} keeps {num_runs} runs of {num_runs + num_left}; the same command with --resume goes on"
+    return f"{json} keeps {num_runs} runs of {num_runs + num_left}; the same command with --resume continues it"
 
 
 def _pass_cost(model: "LoadedModel", threads: int) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Asking: one question or all turns of a conversation, many side by side."""
+"""One question or all turns of a conversation, many per batch."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace

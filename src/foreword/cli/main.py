@@ -9,6 +9,7 @@ import io
 import os
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -29,7 +30,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
     no_args_is_help=True,
-    help="Generate faster with the same words: lossless speculative decoding.",
+    help="Faster generation with the tokens of plain decoding: lossless speculative decoding.",
 )
 app.command(name="demo")(demo.demo)
 app.command(name="generate")(generate.generate)
@@ -64,6 +65,12 @@ def _options(
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command line (by default the process's own); returns the exit code."""
     gc.set_threshold(*_COLLECT_AFTER)
+    if not _open_closed_streams():
+        return _fail("stdout is closed, so there is nowhere to print to; send it to /dev/null to leave the output out")
+    return _run(arguments)
+
+
+def _run(arguments: Sequence[str] | None) -> int:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # a terminal that cannot show a character is no reason to stop
@@ -87,6 +94,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
             _silence_stdout()
         place = f"{error.filename}: " if error.filename else ""
         return _fail(f"{place}{error.strerror or error}")
+
+
+def _open_closed_streams() -> bool:
+    """Whether there is a stdout. Closed streams get somewhere to go, or the next file opened would be taken for one of them."""
+    has_stdout = sys.stdout is not None
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, Path(os.devnull).open(mode))  # noqa: SIM115
+    return has_stdout
 
 
 def _interrupted() -> int:

@@ -35,7 +35,7 @@ Dtype = Annotated[
 ]
 KvDtype = Annotated[
     str,
-    typer.Option(help="Cached keys and values: auto (native: bfloat16), float32 or bfloat16.", rich_help_panel=_MODEL),
+    typer.Option(help="Type of the KV cache: auto (native: bfloat16), float32 or bfloat16.", rich_help_panel=_MODEL),
 ]
 Isa = Annotated[
     str,
@@ -45,7 +45,7 @@ Isa = Annotated[
     ),
 ]
 Threads = Annotated[int | None, typer.Option(help="CPU threads. Default: the physical cores.", rich_help_panel=_MODEL)]
-BatchSize = Annotated[int, typer.Option(help="Most prompts that run side by side.", rich_help_panel=_MODEL)]
+BatchSize = Annotated[int, typer.Option(help="Most prompts in one batch.", rich_help_panel=_MODEL)]
 
 Drafter = Annotated[
     str | None,
@@ -58,14 +58,12 @@ Drafter = Annotated[
 ]
 SpeculativeConfig = Annotated[
     str | None,
-    typer.Option(
-        metavar="JSON", help="The same as vLLM's speculative_config, instead of --drafter.", rich_help_panel=_DRAFT
-    ),
+    typer.Option(metavar="JSON", help="vLLM's speculative_config, instead of --drafter.", rich_help_panel=_DRAFT),
 ]
 NumSpeculativeTokens = Annotated[
     int | None,
     typer.Option(
-        help=f"Most drafted tokens a step. Default: the drafter's own, often {DEFAULT_SPECULATIVE_TOKENS}.",
+        help=f"Most drafted tokens per step. Default: the drafter's own number, often {DEFAULT_SPECULATIVE_TOKENS}.",
         rich_help_panel=_DRAFT,
     ),
 ]
@@ -80,7 +78,7 @@ DraftVocab = Annotated[
 Verifier = Annotated[
     str,
     typer.Option(
-        help=f"How drafts are checked: {VERIFIER_NAMES}. match keeps every token; typical is lossy.",
+        help=f"How drafts are verified: {VERIFIER_NAMES}. match gives the tokens of plain decoding; typical is lossy.",
         rich_help_panel=_DRAFT,
     ),
 ]
@@ -89,7 +87,7 @@ Adaptive = Annotated[
     bool,
     typer.Option(
         "--adaptive",
-        help="Draft only what pays here, by measured time; auto always does.",
+        help="Choose the draft length from measured pass times, 0 where drafting is slower; always on with auto.",
         rich_help_panel=_DRAFT,
     ),
 ]
@@ -98,50 +96,62 @@ Profile = Annotated[
     Path | None,
     typer.Option(
         metavar="FILE",
-        help="Drafter, settings, runtime and threads from a file that 'foreword tune' wrote; other options win over it.",
+        help="Drafter, settings, runtime and threads from a file that 'foreword tune' wrote; other options override it.",
         rich_help_panel=_DRAFT,
     ),
 ]
 
 Temperature = Annotated[float, typer.Option(help="0 is greedy.", rich_help_panel=_SAMPLE)]
-TopK = Annotated[int, typer.Option(help="Keep the k likeliest tokens; 0 keeps all.", rich_help_panel=_SAMPLE)]
-TopP = Annotated[float, typer.Option(help="Keep the likeliest tokens that hold this mass.", rich_help_panel=_SAMPLE)]
+TopK = Annotated[int, typer.Option(help="Keep the k most probable tokens; 0 keeps all.", rich_help_panel=_SAMPLE)]
+TopP = Annotated[
+    float,
+    typer.Option(
+        help="Keep the smallest set of most probable tokens whose probabilities sum to this.", rich_help_panel=_SAMPLE
+    ),
+]
 MinP = Annotated[
-    float, typer.Option(help="Keep tokens at least this fraction as likely as the likeliest.", rich_help_panel=_SAMPLE)
+    float,
+    typer.Option(
+        help="Keep tokens whose probability is at least this fraction of the highest.", rich_help_panel=_SAMPLE
+    ),
 ]
 RepetitionPenalty = Annotated[
-    float, typer.Option(help="Above 1: tokens of prompt and answer become less likely.", rich_help_panel=_SAMPLE)
+    float, typer.Option(help="Above 1: tokens of prompt and answer become less probable.", rich_help_panel=_SAMPLE)
 ]
 PresencePenalty = Annotated[
-    float, typer.Option(help="Taken off the logits of tokens that the answer has.", rich_help_panel=_SAMPLE)
+    float, typer.Option(help="Subtracted from the logits of tokens that occur in the answer.", rich_help_panel=_SAMPLE)
 ]
 FrequencyPenalty = Annotated[
-    float, typer.Option(help="Taken off for each time the answer has a token.", rich_help_panel=_SAMPLE)
+    float, typer.Option(help="Subtracted for each time a token occurs in the answer.", rich_help_panel=_SAMPLE)
 ]
-Seed = Annotated[int | None, typer.Option(help="Default: a fresh one, reported.", rich_help_panel=_SAMPLE)]
-NumSamples = Annotated[int, typer.Option("--n", help="Answers a prompt.", rich_help_panel=_SAMPLE)]
+Seed = Annotated[int | None, typer.Option(help="Default: a random one, reported.", rich_help_panel=_SAMPLE)]
+NumSamples = Annotated[int, typer.Option("--n", help="Answers per prompt.", rich_help_panel=_SAMPLE)]
 MaxTokens = Annotated[int, typer.Option(help="Most new tokens.", rich_help_panel=_SAMPLE)]
-MinTokens = Annotated[int, typer.Option(help="Tokens that must come before the end may.", rich_help_panel=_SAMPLE)]
+MinTokens = Annotated[int, typer.Option(help="Tokens before the answer may end.", rich_help_panel=_SAMPLE)]
 Stop = Annotated[
     list[str] | None,
-    typer.Option(help="A text that ends the answer and is cut off it; repeatable.", rich_help_panel=_SAMPLE),
+    typer.Option(help="A text that ends the answer and is removed from it; repeatable.", rich_help_panel=_SAMPLE),
 ]
 IgnoreEos = Annotated[
-    bool, typer.Option("--ignore-eos", help="Go on past the model's end token.", rich_help_panel=_SAMPLE)
+    bool, typer.Option("--ignore-eos", help="Continue after the model's end token.", rich_help_panel=_SAMPLE)
 ]
 StopTokenId = Annotated[
     list[int] | None, typer.Option(help="A further token that ends the answer; repeatable.", rich_help_panel=_SAMPLE)
 ]
 JsonSchema = Annotated[
     str | None,
-    typer.Option(metavar="FILE|JSON", help="The answer is JSON that fits this schema.", rich_help_panel=_SAMPLE),
+    typer.Option(
+        metavar="FILE|JSON", help="The answer is JSON that is valid for this schema.", rich_help_panel=_SAMPLE
+    ),
 ]
-Regex = Annotated[str | None, typer.Option(help="The answer matches this as a whole.", rich_help_panel=_SAMPLE)]
+Regex = Annotated[
+    str | None, typer.Option(help="The whole answer matches this regular expression.", rich_help_panel=_SAMPLE)
+]
 Choice = Annotated[
     list[str] | None, typer.Option(help="The answer is one of these texts; repeatable.", rich_help_panel=_SAMPLE)
 ]
 BadWord = Annotated[
-    list[str] | None, typer.Option(help="A text that the answer may not hold; repeatable.", rich_help_panel=_SAMPLE)
+    list[str] | None, typer.Option(help="A text that may not occur in the answer; repeatable.", rich_help_panel=_SAMPLE)
 ]
 LogitBias = Annotated[
     list[str] | None,
@@ -150,7 +160,7 @@ LogitBias = Annotated[
 Logprobs = Annotated[
     int | None,
     typer.Option(
-        metavar="N", help="With --json: each token's log-probability, and the N likeliest.", rich_help_panel=_SAMPLE
+        metavar="N", help="With --json: each token's log-probability, and the top N.", rich_help_panel=_SAMPLE
     ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Data as JSON on stdout, everything else on stderr.")]
@@ -180,7 +190,7 @@ def draft_options(
         return options | {"drafter": drafter}
     try:
         config = json.loads(speculative_config)
-    except (json.JSONDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:
         raise ConfigError(
             f"--speculative-config is not JSON ({error}); an example: "
             f'\'{{"method": "ngram", "num_speculative_tokens": 5}}\''

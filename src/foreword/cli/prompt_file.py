@@ -5,7 +5,7 @@
     {"id": "a/3", "token_ids": [1, 2, 3]}
 
 A line of any form may have a "reference" beside it: a text that the answer is expected to resemble, a source of
-drafts and no part of the prompt. Other keys are ignored. A reference that is no text is left out, and said once a file:
+drafts and no part of the prompt. Other keys are ignored. A reference that is no text is ignored, and reported once per file:
 data sets keep lists of model answers there. A line without an id is called by its number. Files of Spec-Bench and MT-bench are read as they
 are: there the id is called "question_id".
 """
@@ -53,7 +53,7 @@ def read_prompts(path: Path, limit: int | None = None) -> list[PromptLine]:
         raise ConfigError(f'{path} holds no prompts; it needs JSON lines such as {{"id": 1, "prompt": "Hello"}}')
     if left_out:
         others = f", as in {len(left_out) - 1} more" if len(left_out) > 1 else ""
-        note(f"{left_out[0]}, which is no text and is left out{others}: drafts are copied from texts only")
+        note(f"{left_out[0]}, which is not a text and is ignored{others}: drafts are copied from texts only")
     return prompts
 
 
@@ -89,8 +89,10 @@ def _parsed(where: str, text: str) -> dict[str, Any]:
         line = json.loads(text)
     except json.JSONDecodeError as error:
         raise ConfigError(f"{where} is not JSON: {error.msg} at column {error.colno}") from error
+    except ValueError as error:  # a number of thousands of digits
+        raise ConfigError(f"{where} is not a prompt: {error}") from error
     except RecursionError as error:
-        raise ConfigError(f"{where} is not a prompt: its lists lie in each other too deep to be read") from error
+        raise ConfigError(f"{where} is not a prompt: its lists are nested too deep") from error
     if not isinstance(line, dict):
         raise ConfigError(f'{where} is not a JSON object; it must look like {{"id": 1, "prompt": "Hello"}}')
     return line

@@ -1,7 +1,7 @@
-"""The drafter for people who do not want to choose one: what suits the model, under a policy that uses it where it pays.
+"""The default drafter: what suits the model, under a policy that drafts only where that is faster.
 
-That is the repeated text of the request itself (`suffix`), and where nothing repeats, a table of what this model tends to say
-(`ngram_lm`), if there is one for it. Both cost next to nothing to ask and say how sure they are.
+It copies repeated text of the request itself (`suffix`) and, where nothing repeats, uses an n-gram table of the model's own
+answers (`ngram_lm`), if there is one for it. Both are cheap to call and return calibrated probabilities.
 """
 
 import logging
@@ -31,7 +31,7 @@ def make(settings: DrafterSettings, target: Target) -> Drafter:
     drafter = SuffixDrafter(options, target.spec.vocab_size)
     try:
         table = table_of(target)
-    except CheckpointError as error:  # whoever did not ask for it can do without
+    except CheckpointError as error:  # it was not named, so its absence is no error
         logger.warning("drafting without a table: %s", error)
         table = None
     if table is not None:

@@ -1,7 +1,7 @@
 """What every drafter offers.
 
-A drafter proposes one tree a request before each pass and is told afterwards what became of it. It can only make generation
-faster or slower, never change what is said. State is per request, from `start` to `stop`.
+A drafter proposes one tree per request before each pass and observes the verdict afterwards. It can only make generation
+faster or slower, never change the output. State is per request, from `start` to `stop`.
 """
 
 from collections.abc import Sequence
@@ -34,12 +34,12 @@ class Plan:
 
 
 class Drawn(IntEnum):
-    """What a drafter's trees are where it draws guesses at random (`DraftMode.OWN`): rules do not take all of them."""
+    """The kind of a drafter's trees where it samples (`DraftMode.OWN`): not every verifier takes all of them."""
 
-    NOTHING = 0  # all guesses are chosen, whatever the rule
-    CHAINS = 1  # one guess after another
-    TREES = 2  # with branches; every node that was drawn is there
-    LOOSE_TREES = 3  # nodes that were drawn may be missing (`DraftTree.shape_is_fixed`)
+    NOTHING = 0  # deterministic with every verifier
+    CHAINS = 1  # one draft token after another
+    TREES = 2  # with branches; every sampled node is kept
+    LOOSE_TREES = 3  # sampled nodes may be missing (`DraftTree.shape_is_fixed`)
 
 
 @dataclass(frozen=True)
@@ -49,12 +49,12 @@ class DraftNeed:
     taps: tuple[int, ...] = ()
     hidden: bool = False
     top_k: int = 0
-    top_of_known: bool = True  # at every known node too; else at the last known one and the drafted ones alone
+    top_of_known: bool = True  # at every known node too; else at the last committed one and the drafted ones alone
     # Whether decoding passes for which nothing was drafted, and texts in regions that are there already, need not be seen.
     can_miss: bool = False
 
     def top_nodes(self, trees: Sequence[DraftTree], starts: Sequence[int]) -> list[int]:
-        """The nodes of a pass whose `top_k` likeliest tokens are wanted: what the rows of `output.top_ids` stand for."""
+        """The nodes of a pass whose top-k tokens are needed: one row of `output.top_ids` each."""
         if self.top_k == 0:
             return []
         return [
@@ -89,7 +89,7 @@ class RequestView(Protocol):
 
     @property
     def slot(self) -> int:
-        """Its region of the target's cache."""
+        """Its sequence slot in the target's KV cache."""
         ...
 
     @property
@@ -128,11 +128,11 @@ class Drafter(Protocol):
 
     @property
     def default_num_nodes(self) -> int:
-        """Most drafted nodes a step, where the user names no number."""
+        """Most drafted nodes per step, where none is given."""
         ...
 
     def start(self, request: RequestView) -> None:
-        """A request begins; its prompt is known."""
+        """A request starts; its prompt is complete."""
         ...
 
     def stop(self, request: RequestView) -> None:
@@ -140,7 +140,7 @@ class Drafter(Protocol):
         ...
 
     def propose(self, requests: Sequence[RequestView], plans: Sequence[Plan]) -> list[DraftTree]:
-        """One tree a request: its known tokens first, then at most what its plan allows."""
+        """One tree per request: its committed tokens first, then at most as many nodes as its plan allows."""
         ...
 
     def observe(
@@ -151,7 +151,7 @@ class Drafter(Protocol):
         batch: PackedBatch,
         output: PassOutput,
     ) -> None:
-        """What became of the trees of a pass, prefill and plain steps too; called after the tokens were committed."""
+        """The verdicts on the trees of a pass, prefill and plain steps included; called after the tokens were committed."""
         ...
 
 
@@ -176,7 +176,7 @@ class BaseDrafter:
         """Nothing to free."""
 
     def propose(self, requests: Sequence[RequestView], plans: Sequence[Plan]) -> list[DraftTree]:
-        """The known tokens and no guesses."""
+        """The committed tokens and no draft."""
         return [DraftTree.chain(known_ids(r, plan)) for r, plan in zip(requests, plans, strict=True)]
 
     def observe(

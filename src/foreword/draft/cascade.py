@@ -1,6 +1,6 @@
 """Several drafters in turn: cheap ones first, dear ones only where those find nothing.
 
-    suffix,draft_model           for each request the first proposal that is worth a pass: of enough expected accepted
+    suffix,draft_model           for each request the first proposal that is worth verifying: of enough expected accepted
     tokens the same, cascade_merge      all drafters propose, their trees are read together
 
 Each drafter observes every pass as if its own proposal had been the whole of it.
@@ -39,7 +39,7 @@ class CascadeOptions(DrafterOptions):
 
 @final
 class CascadeDrafter(BaseDrafter):
-    """Drafters in the order they are asked.
+    """Drafters in the order in which they are called.
 
     Args:
         drafters: at least one, the cheapest first.
@@ -123,7 +123,7 @@ class CascadeDrafter(BaseDrafter):
         return replace(plan, num_nodes=left // ((plan.first_drafters or len(self.drafters)) - turn))
 
     def _is_settled(self, request: RequestView, turn: int) -> bool:
-        """Whether no other drafter needs to be asked.
+        """Whether no other drafter needs to be called.
 
         A proposal that was drawn at random is never passed over for what it drew: that would bend the law of what is
         left.

@@ -50,7 +50,7 @@ class DraftConfig:
     Args:
         method: a drafter's name, or several with commas between, each with its path: "suffix,draft_model=PATH".
         path: folder, file or hub id of the drafter's weights; of several drafters, of those that name none themselves.
-        num_speculative_tokens: most drafted nodes a step; None for the drafter's own number.
+        num_speculative_tokens: most drafted nodes per step; None for the drafter's own number.
         options: the drafter's settings by name, or an object of its options; of several, each goes to all that have it.
             Kept as pairs of name and value.
 

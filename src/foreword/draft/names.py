@@ -17,8 +17,7 @@ def split_list(text: str) -> list[str]:
     """The parts of a list with commas between, the commas of paths kept; parts may be empty."""
     pieces, parts, first = text.split(","), [], 0
     while first < len(pieces):
-        ends = range(len(pieces), first + 1, -1) if "=" in pieces[first] else ()
-        end = next((end for end in ends if _is_path(",".join(pieces[first:end]))), first + 1)
+        end = next((end for end in _ends(pieces, first) if _is_path(pieces[first:end])), first + 1)
         parts.append(",".join(pieces[first:end]).strip())
         first = end
     return parts
@@ -42,10 +41,16 @@ def bare_names(method: str) -> str:
     return ",".join(name for name, _ in parse_method(method))
 
 
-def _is_path(part: str) -> bool:
-    """Whether what follows the first or the last equals sign is there."""
-    part = _SIZE.sub("", part)
-    return any(path and _exists(path) for path in (part.partition("=")[2], part.rpartition("=")[2]))
+def _ends(pieces: list[str], first: int) -> range:
+    """Where a path that begins in a piece may end beyond it, the longest first."""
+    return range(len(pieces), first + 1, -1) if "=" in pieces[first] else range(0)
+
+
+def _is_path(pieces: list[str]) -> bool:
+    """Whether what follows the first or the last equals sign of the first piece is there: `NAME=PATH`, `NAME+NAME=PATH`."""
+    part = _SIZE.sub("", ",".join(pieces))
+    starts = pieces[0].index("=") + 1, pieces[0].rindex("=") + 1
+    return any(part[start:] and _exists(part[start:]) for start in starts)
 
 
 def _exists(path: str) -> bool:

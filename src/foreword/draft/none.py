@@ -1,4 +1,4 @@
-"""Plain decoding: no guesses, one token a pass. The baseline that every speed-up is measured against."""
+"""Plain decoding: no draft, one token per pass. The baseline of every speed-up."""
 
 from typing import final
 
@@ -9,7 +9,7 @@ from foreword.target.target import Target
 
 @final
 class NoDrafter(BaseDrafter):
-    """Every tree is its known nodes alone."""
+    """Every tree is its committed tokens alone."""
 
     name = "none"
     default_num_nodes = 0

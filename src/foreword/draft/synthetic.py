@@ -1,4 +1,4 @@
-"""Guesses of a set quality: drafts a known answer, each token right with a set chance.
+"""Drafts of a set quality: a known answer, each token right with a set probability.
 
 For measuring what an engine costs apart from what a drafter knows. The answer is the request's reference
 (`DraftingParams.reference`): as long as the text so far is its beginning, what comes next is drafted from it, token by
@@ -23,7 +23,7 @@ _TOP_BITS = 53
 
 @final
 class SyntheticDrafter(BaseDrafter):
-    """Chains that are right with chance `alpha` a token; chances are independent."""
+    """Chains whose tokens are right with probability `alpha`, independently."""
 
     name = "synthetic"
     uses_reference = True
@@ -46,19 +46,21 @@ class SyntheticDrafter(BaseDrafter):
         return [self._flawed(token, len(request.token_ids) + i) for i, token in enumerate(wanted)]
 
     def _flawed(self, token: int, position: int) -> int:
-        """The token itself, or at unlucky places another one."""
+        """The token itself, or another one at positions drawn to be wrong."""
         chance = (row_key(_SEED, 0, Stream.DRAFT, position) >> (64 - _TOP_BITS)) / (1 << _TOP_BITS)
         return token if chance < self.alpha else (token + 1) % self._vocab_size
 
 
 def make(settings: DrafterSettings, target: Target) -> SyntheticDrafter:
-    """`synthetic=0.7` sets the chance."""
+    """`synthetic=0.7` sets the probability."""
     try:
         alpha = DEFAULT_ALPHA if settings.path is None else float(settings.path)
     except ValueError:
         alpha = -1.0
     if not 0 <= alpha <= 1:
-        raise ConfigError(f"drafter synthetic={settings.path}; allowed: a chance from 0 to 1, such as synthetic=0.7")
+        raise ConfigError(
+            f"drafter synthetic={settings.path}; allowed: a probability from 0 to 1, such as synthetic=0.7"
+        )
     return SyntheticDrafter(alpha, target.spec.vocab_size)
 
 

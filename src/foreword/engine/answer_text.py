@@ -32,7 +32,7 @@ class AnswerText:
         self.stop_string: str | None = None  # the one that ended it
 
     def push(self, token_id: int) -> bool:
-        """Add a token; True if it completes a stop string, after which no more may come."""
+        """Add a token; True if it completes a stop string, which ends the answer."""
         num_before = len(self._certain)
         self._certain += self._stream.push([token_id])
         self._num_tokens += 1

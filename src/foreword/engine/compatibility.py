@@ -1,4 +1,4 @@
-"""Which drafters and verification rules go together: found out when an `LLM` is built, not while it answers.
+"""Which drafters and verifiers can be combined; checked when an `LLM` is built, not while it generates.
 
 A drafter says what it draws at random (`draft.base.Drawn`); the rule itself is asked about a tree of that kind. Chosen
 guesses go with every rule, and at temperature 0 every rule is matching.
@@ -18,7 +18,7 @@ _SAMPLED = Sampler(Warp(temperature=1.0), seed=0)
 
 
 def check_pair(drafter: Drafter, verifier: Verifier) -> None:
-    """Raise `ConfigError` with the reason where the rule cannot check what the drafter draws."""
+    """Raise `ConfigError` with the reason where the verifier cannot verify how the drafter samples."""
     if verifier.draft_mode is not DraftMode.OWN or drafter.drawn is Drawn.NOTHING:
         return
     try:

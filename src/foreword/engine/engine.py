@@ -1,145 +1,181 @@
 """Many requests through one target: admission, steps, release."""
 
 import logging
-import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
-from typing import Any, TypeVar
 
-from foreword.engine.idle import IdleRegions
+from foreword.draft.base import DraftNeed
+from foreword.engine.kv_budget import KVBudget
+from foreword.engine.kv_memory import KVMemory, Outcome
+from foreword.engine.metrics import EngineMetrics
 from foreword.engine.request import Request
+from foreword.engine.result import FinishReason
 from foreword.engine.stats import EngineStats
-from foreword.engine.step import StepParts, StepRecord, StepTimes, speculative_step
+from foreword.engine.step import StepParts, StepRecord, speculative_step
+from foreword.engine.step_clock import StepClock, StepTimes
 from foreword.errors import CapacityError
 from foreword.runtime.torch_threads import TorchThreads
+from foreword.verify.base import Matching
 
 logger = logging.getLogger(__name__)
 
-T = TypeVar("T")
-_FIRST_ROWS = 512  # rows of a new cache region beyond the prompt; it grows when needed
+StepObserver = Callable[[StepRecord, StepTimes], None]
 
 
 class Engine:
-    """Runs requests side by side, each at its own pace, at most `batch_size` at a time.
+    """Runs requests in one batch, each at its own pace, at most `batch_size` at a time.
 
-    A request's tokens do not depend on who shares the batch. Safe to call from several threads: each may step, and
-    finds its own requests advanced. The cache regions of the last `num_idle` finished requests wait for the
-    conversation to go on, unless their memory is needed.
+    A request's tokens do not depend on who shares the batch. It belongs to one thread, which calls everything here:
+    that of `EngineLoop`, or a test's own. `budget` bounds the memory of keys and values: requests wait where it is
+    short, and where running ones outgrow it, the one admitted last is preempted and read again later.
 
-    What goes wrong with one request ends that one, what goes wrong with a pass all that share it: `Request.error`.
+    `observers` are told of every step that has been, and how long it took. `now_s` is the source of time.
+
+    An error in one request ends that request, an error in a pass all requests in it: `Request.error`.
     """
 
-    def __init__(self, parts: StepParts, batch_size: int = 8, num_idle: int = 0) -> None:
-        self.stats = EngineStats()
-        self.parts = self._watched(parts)
+    def __init__(
+        self,
+        parts: StepParts,
+        batch_size: int = 8,
+        budget: KVBudget | None = None,
+        now_s: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        self.stats, self.metrics = EngineStats(), EngineMetrics()
+        self.clock = StepClock(now_s)
+        self.observers: list[StepObserver] = []
+        self.parts = parts
         self.batch_size = batch_size
         self.waiting: deque[Request] = deque()
         self.running: list[Request] = []
-        # A drafter that learns from hidden states has to see every position read, unless it can do without some.
-        need = parts.drafter.need
-        learns_from_all = (bool(need.taps) or need.hidden) and not need.can_miss
-        self.idle = IdleRegions(parts.target.cache, 0 if learns_from_all else num_idle)
-        self.lock = threading.RLock()  # held while requests change
+        self.memory = KVMemory(parts.target.cache, _shareable(budget or KVBudget(), parts))
+        parts.target.reserve = self.memory.reserve
+        self._is_short = False  # a request was preempted: none is admitted before another has ended
         self._torch_threads = TorchThreads(1 if parts.target.decoder.has_own_threads else None)
 
     def add(self, request: Request) -> None:
         """Queue a request."""
-        with self.lock:
-            if not request.is_finished:
-                self.waiting.append(request)
+        if not request.is_finished:
+            self.waiting.append(request)
 
     def step(self) -> StepRecord | None:
         """Admit what fits and run one pass; None when there is nothing to do.
 
-        Raises what ends a whole pass or keeps a request from starting, whoever's it is: see `advance`.
+        Raises what ends a whole pass or keeps a request from starting; those that it ends keep it as their `error`.
         """
-        with self.lock, self._torch_threads:
+        with self._torch_threads:
             self._admit()
-            batch = self._select()
-            if not batch:
+            if not self.running:
                 return None
-            start_s, stats = time.perf_counter(), self.stats
-            draft_s, target_s = stats.draft_s, stats.target_s
             try:
-                record = speculative_step(batch, self.parts)
-                total_s = time.perf_counter() - start_s
-                stats.num_steps += 1
-                stats.total_s += total_s
-                times = StepTimes(total_s, stats.draft_s - draft_s, stats.target_s - target_s)
+                batch, record = self._run_pass()
+                times = self.clock.times()
+                self.stats.add(times)
                 self.parts.controller.observe(batch, record, times)
+                self.clock.stamp("learn")
+                self.metrics.stepped(batch, record)
+                for observer in self.observers:
+                    observer(record, times)
             except BaseException as error:
-                self._fail(batch, error)  # a failed pass leaves no half-known state behind
+                self._fail(list(self.running), error)  # a failed pass leaves no half-known state behind
                 raise
             for request in batch:
                 if request.is_finished:
                     self._release(request)
+            self.metrics.holds(self.memory)
             return record
 
-    def advance(self, requests: Sequence[Request]) -> None:
-        """As `step`, for the owner of `requests`: raises what ended one of those, not what ended others alone."""
-        with self.lock:
-            concerned = [*self.waiting, *self.running]
-            try:
-                self.step()
-            except Exception as error:
-                if not any(request.error is error for request in concerned):
-                    raise  # or nobody would
-            for request in requests:
-                if request.error is not None:
-                    raise request.error
+    def abort(self, request: Request, reason: FinishReason = "abort") -> None:
+        """End a request before its time, and free what it holds."""
+        if not request.is_finished:
+            request.finish_reason = reason
+        if request in self.waiting:
+            self.waiting.remove(request)
+            self.metrics.ended(request, has_started=request.was_preempted)
+        if request in self.running:
+            self._release(request)
 
-    def abort(self, request: Request) -> None:
-        """End a request whose reader went away and free what it holds."""
-        with self.lock:
-            if request in self.waiting:
-                self.waiting.remove(request)
-            if not request.is_finished:
-                request.finish_reason = "abort"
-            if request in self.running:
-                self._release(request)
+    def fail(self, error: BaseException) -> None:
+        """End all requests for an error."""
+        requests = [*self.waiting, *self.running]
+        self.waiting.clear()
+        self._fail(requests, error)
+
+    def close(self) -> None:
+        """Free what is kept beside running requests."""
+        self.memory.close()
+        self.metrics.holds(self.memory)
 
     def _admit(self) -> None:
-        while self.waiting and len(self.running) < self.batch_size:
-            request = self.waiting.popleft()
-            request.start_s = time.perf_counter()  # time in the queue is not prefill
+        """Admit requests in their order, but for those whose prefix another one is reading."""
+        num_passed_over = 0
+        for request in list(self.waiting):
+            is_full = len(self.running) >= self.batch_size or (self._is_short and self.running)
+            if is_full or num_passed_over == self.batch_size:
+                return
             try:
-                self._give_region(request)
+                outcome = self.memory.begin(request)
+                if outcome is Outcome.FULL:
+                    return
+                if outcome is Outcome.SHARES:
+                    num_passed_over += 1
+                    continue
+                self.waiting.remove(request)
                 self.running.append(request)
+                if not request.was_preempted:
+                    request.start_s = time.perf_counter()  # time in the queue is not prefill
+                    self.metrics.started(request)
                 self.parts.drafter.start(request)
             except BaseException as error:
+                if request in self.waiting:
+                    self.waiting.remove(request)
                 self._fail([request], error)
                 raise
 
-    def _give_region(self, request: Request) -> None:
-        """The region of the conversation that the request continues, or a new one."""
-        found = self.idle.take(request.token_ids) if request.params.prompt_logprobs is None else None
-        if found is not None:
-            request.slot, request.kv_len = found
-            request.stats.cached_tokens = request.kv_len
-            return
-        rows = min(request.max_len, request.prompt_len + _FIRST_ROWS)
-        request.slot = self._with_room(self.parts.target.cache.open, rows)
+    def _run_pass(self) -> tuple[list[Request], StepRecord]:
+        """One pass; where memory is too short for it, another try with less."""
+        while True:
+            batch = sorted(self.running, key=_reads_prompt)  # those that decode first
+            try:
+                return batch, speculative_step(batch, self.parts, self.clock)
+            except CapacityError:  # nothing has been committed
+                if not self._make_way():
+                    raise
 
-    def _with_room(self, call: Callable[..., T], *args: Any) -> T:
-        """The call; where memory is short, once more without the idle regions."""
-        try:
-            return call(*args)
-        except CapacityError:
-            if not len(self.idle):
-                raise
-            self.idle.clear()
-            return call(*args)
+    def _make_way(self) -> bool:
+        """Free memory for a pass that found too little; False where nothing is left to free."""
+        if len(self.running) > 1:
+            self._preempt(self.running[-1])
+            return True
+        (request,) = self.running
+        if self.memory.widen(request):
+            return True
+        if request.drafting.enabled:  # without drafts it takes less
+            request.drafting = replace(request.drafting, enabled=False)
+            return True
+        return False
 
-    def _select(self) -> list[Request]:
-        """All decoding requests, and the first that is still reading its prompt."""
-        prefilling = [r for r in self.running if r.is_prefilling]
-        return [r for r in self.running if not r.is_prefilling] + prefilling[:1]
+    def _preempt(self, request: Request) -> None:
+        """Back to the head of the queue; prompt and output so far are read again when it is admitted."""
+        self._is_short = True
+        self.running.remove(request)
+        self._forget(request)
+        self.memory.preempt(request)
+        self.waiting.appendleft(request)
 
     def _release(self, request: Request) -> None:
         self.running.remove(request)
+        self._is_short = False
+        self.metrics.ended(request)
+        try:
+            self._forget(request)
+        finally:
+            self.memory.end(request, keeps=request.finish_reason != "abort")
+
+    def _forget(self, request: Request) -> None:
+        """Tell controller and drafter that it has ended, or begins anew."""
         self.parts.controller.forget(request)
         try:
             self.parts.drafter.stop(request)
@@ -147,50 +183,27 @@ class Engine:
             logger.warning(
                 "drafter %s failed to end request %d", self.parts.drafter.name, request.request_id, exc_info=True
             )
-        finally:
-            if request.finish_reason == "abort" or not self.idle.keep(request):
-                self.parts.target.cache.close(request.slot)
-            request.slot = -1
 
     def _fail(self, requests: list[Request], error: BaseException) -> None:
         for request in requests:
             request.fail(error)
             if request in self.running:
                 self._release(request)
-
-    def _watched(self, parts: StepParts) -> StepParts:
-        """The same parts, with the time spent in drafter and target counted, and room made for passes."""
-        drafter, target = parts.drafter, parts.target
-        in_drafter = partial(_count_time, self.stats, "draft_s")
-        in_target = partial(_count_time, self.stats, "target_s")
-        return replace(
-            parts,
-            drafter=_Instead(drafter, propose=in_drafter(drafter.propose), observe=in_drafter(drafter.observe)),
-            target=_Instead(
-                target,
-                forward=in_target(partial(self._with_room, target.forward)),  # it changes nothing that is committed
-                commit=in_target(target.commit),
-            ),
-        )
+            else:
+                self.metrics.ended(request, has_started=request.was_preempted)
 
 
-class _Instead:
-    """Stands in for an object, with some of its calls replaced."""
-
-    def __init__(self, inner: Any, **calls: Callable[..., Any]) -> None:
-        self._inner = inner
-        self.__dict__.update(calls)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._inner, name)
+def _reads_prompt(request: Request) -> bool:
+    return request.is_prefilling
 
 
-def _count_time(stats: EngineStats, total: str, call: Callable[..., Any]) -> Callable[..., Any]:
-    def counted(*args: Any) -> Any:
-        start_s = time.perf_counter()
-        try:
-            return call(*args)
-        finally:
-            setattr(stats, total, getattr(stats, total) + time.perf_counter() - start_s)
+def _shareable(budget: KVBudget, parts: StepParts) -> KVBudget:
+    """The budget, without finished regions where a prompt that is not read whole would matter.
 
-    return counted
+    A drafter that learns from hidden states has to see every position, unless it can do without some. Where drafts decide
+    which tokens come, what its drafter has seen must not depend on who asked before.
+    """
+    need = parts.drafter.need
+    learns_from_all = (bool(need.taps) or need.hidden) and not need.can_miss
+    drafts_matter = need != DraftNeed() and not isinstance(parts.verifier, Matching)
+    return replace(budget, max_finished=0) if learns_from_all or drafts_matter else budget

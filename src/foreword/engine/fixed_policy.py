@@ -8,7 +8,7 @@ from foreword.engine.step import StepRecord, StepTimes
 from foreword.target.target import Target
 from foreword.tree.draft_tree import DraftTree
 
-PREFILL_CHUNK = 512  # most tokens of a prompt in one pass
+PREFILL_CHUNK = 512  # tokens of prompts in one pass, all prompts together
 
 
 class FixedController:
@@ -18,8 +18,9 @@ class FixedController:
         self.num_nodes, self.drafter, self.prefill_chunk = num_nodes, drafter, prefill_chunk
 
     def plan(self, requests: Sequence[Request]) -> list[Plan]:
-        """A chunk for prompts that are being read, the fixed size or the request's own for the rest."""
-        return [self._prefill(r) if r.is_prefilling else self._decode(r) for r in requests]
+        """A share of a chunk for prompts that are being read, the fixed size or the request's own for the rest."""
+        shares = iter(prefill_shares([r.num_unread for r in requests if r.is_prefilling], self.prefill_chunk))
+        return [self._prefill(next(shares)) if r.is_prefilling else self._decode(r) for r in requests]
 
     def fit(
         self, requests: Sequence[Request], plans: Sequence[Plan], trees: Sequence[DraftTree]
@@ -33,8 +34,8 @@ class FixedController:
     def forget(self, request: Request) -> None:
         """Nothing is kept."""
 
-    def _prefill(self, request: Request) -> Plan:
-        return Plan(min(request.num_unread, self.prefill_chunk), 0, 0, self.drafter, "reading the prompt")
+    def _prefill(self, num_tokens: int) -> Plan:
+        return Plan(num_tokens, 0, 0, self.drafter, "reading the prompt")
 
     def _decode(self, request: Request) -> Plan:
         wanted, reason = self._wanted(request)
@@ -48,9 +49,22 @@ class FixedController:
         asked = request.drafting.num_speculative_tokens
         if not request.drafting.enabled:
             return 0, "switched off for this request"
-        if asked is None or self.drafter == "none":  # without a drafter there is nobody to ask for more
+        if asked is None or self.drafter == "none":  # without a drafter there is nothing to draft
             return self.num_nodes, "fixed size"
-        return asked, "the size this request asks for"
+        return asked, "the size that this request sets"
+
+
+def prefill_shares(unread: Sequence[int], budget: int) -> list[int]:
+    """How many tokens of each prompt one pass reads: equal parts of the budget, and what short ones leave to the others.
+
+    So a short prompt is read in its first pass however long the others are. Each gets a token at least, so that
+    more prompts than the budget has tokens go beyond it.
+    """
+    shares, left = [0] * len(unread), budget
+    for num_done, index in enumerate(sorted(range(len(unread)), key=unread.__getitem__)):
+        shares[index] = min(unread[index], max(left // (len(unread) - num_done), 1))
+        left = max(left - shares[index], 0)
+    return shares
 
 
 def make(target: Target, num_nodes: int, drafter: str) -> FixedController:

@@ -12,7 +12,7 @@ MAX_FORCED = 16  # most nodes that are added to a tree
 def guided_tree(tree: DraftTree, grammar: GrammarWalker, answer: Sequence[int], max_depth: int) -> DraftTree:
     """`tree` without the drafted nodes that cannot follow `answer`, and with the tokens that must.
 
-    Forced tokens are drafts like any other, which the mask makes the target accept. They grow from the last known node
+    Forced tokens are drafts like any other, which the mask makes the target accept. They grow from the last committed node
     and from every leaf, no deeper than `max_depth` tokens.
 
     Drafts that come with the row they were drawn from are left alone, since dropping some would change the law of

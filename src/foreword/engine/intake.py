@@ -1,12 +1,14 @@
-"""From prompts and options to requests: everything that can be wrong with them is said here, before anything runs."""
+"""Input processor: turns prompts and options into requests and raises every error about them before anything runs."""
 
+import itertools
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from foreword.engine.answer_text import AnswerText
 from foreword.engine.prompts import Prompt, given_ids, prompt_ids
 from foreword.engine.request import Request
+from foreword.engine.result import RequestId
 from foreword.errors import ConfigError, PromptTooLongError
 from foreword.sampling.drafting_params import DraftingParams
 from foreword.sampling.grammar import Grammar
@@ -15,10 +17,41 @@ from foreword.sampling.params import SamplingParams
 from foreword.target.model_source import ModelSource
 
 T = TypeVar("T")
+_numbers = itertools.count(1)
+
+
+@dataclass(frozen=True, eq=False)
+class PreparedPrompt:
+    """A prompt that has been checked and tokenized. Makes the requests for its `n` answers."""
+
+    request_id: RequestId  # of all its answers
+    token_ids: list[int]
+    params: SamplingParams  # with a seed, and ids for texts
+    drafting: DraftingParams
+    model: ModelSource
+    grammar: GrammarWalker | None = None  # at its start; every request gets a copy
+    streams: bool = False
+
+    def request(self, sample: int) -> Request:
+        """The request for one answer."""
+        text = None
+        if self.streams or self.params.stop:
+            text = AnswerText(self.model.tokenizer.stream(), self.params.stop, self.params.min_tokens)
+        return Request(
+            self.token_ids,
+            self.params,
+            context_len=self.model.spec.context_len,
+            eos_token_ids=self.model.eos_token_ids,
+            sample_index=sample,
+            text=text,
+            grammar=None if self.grammar is None else self.grammar.copy(),
+            drafting=self.drafting,
+            public_id=self.request_id,
+        )
 
 
 class Intake:
-    """Makes requests for one model. Tokenizer and grammar compiler are made at their first use."""
+    """Prepares prompts for one model. Tokenizer and grammar compiler are made at their first use."""
 
     def __init__(self, checkpoint: ModelSource) -> None:
         self._checkpoint = checkpoint
@@ -33,22 +66,29 @@ class Intake:
             raise PromptTooLongError(len(token_ids), spec.context_len)
         return token_ids
 
-    def requests(
+    def prepare(
         self,
         prompts: Sequence[Prompt],
         params: SamplingParams | Sequence[SamplingParams] | None,
         drafting: DraftingParams | Sequence[DraftingParams | None] | None = None,
+        request_ids: RequestId | Sequence[RequestId] | None = None,
         *,
         streams: bool = False,
-    ) -> list[Request]:
-        """`n` requests a prompt, samples of a prompt side by side; `streams` gives each its growing text."""
+    ) -> list[PreparedPrompt]:
+        """One a prompt; `streams` gives its answers their growing texts. Ids that are not given are made."""
         params = _one_each(params, SamplingParams(), len(prompts), "sampling params")
         drafting = self._with_reference_ids(_one_each(drafting, DraftingParams(), len(prompts), "drafting params"))
-        made: list[Request] = []
-        for prompt, options, drafts in zip(prompts, params, drafting, strict=True):
-            token_ids, ready = self.encode(prompt), self._checked(options)
-            made += [self._request(token_ids, ready, drafts, sample, streams) for sample in range(ready.n)]
-        return made
+        each = zip(prompts, params, drafting, _ids(request_ids, len(prompts)), strict=True)
+        return [self._prepared(*given, streams=streams) for given in each]
+
+    def _prepared(
+        self, prompt: Prompt, params: SamplingParams, drafting: DraftingParams, request_id: RequestId, *, streams: bool
+    ) -> PreparedPrompt:
+        token_ids, ready = self.encode(prompt), self._checked(params)
+        if streams or ready.stop:
+            _ = self._checkpoint.tokenizer  # a model without one is told of here
+        grammar = None if ready.grammar is None else self._walker(ready.grammar)
+        return PreparedPrompt(request_id, token_ids, ready, drafting, self._checkpoint, grammar, streams)
 
     def _with_reference_ids(self, drafting: Sequence[DraftingParams]) -> list[DraftingParams]:
         """With ids for texts, checked against the vocabulary. Equal ones are worked out once."""
@@ -75,25 +115,20 @@ class Intake:
         if any(isinstance(word, str) for word in params.bad_words):
             tokenizer = self._checkpoint.tokenizer
             params = params.with_bad_word_ids(lambda text: tokenizer.encode(text, add_special_tokens=False))
+        params = self._with_special_stops(params)
         params.check_vocabulary(self._checkpoint.spec.vocab_size)
         return params.with_seed()
 
-    def _request(
-        self, token_ids: list[int], params: SamplingParams, drafting: DraftingParams, sample: int, streams: bool
-    ) -> Request:
-        text = None
-        if streams or params.stop:
-            text = AnswerText(self._checkpoint.tokenizer.stream(), params.stop, params.min_tokens)
-        return Request(
-            token_ids,
-            params,
-            context_len=self._checkpoint.spec.context_len,
-            eos_token_ids=self._checkpoint.eos_token_ids,
-            sample_index=sample,
-            text=text,
-            grammar=None if params.grammar is None else self._walker(params.grammar),
-            drafting=drafting,
-        )
+    def _with_special_stops(self, params: SamplingParams) -> SamplingParams:
+        """A stop string that is a special token stops at the token: the text of an answer leaves special tokens out."""
+        if not params.stop:
+            return params
+        ids = {text: self._checkpoint.tokenizer.special_id(text) for text in params.stop}
+        special = [token for token in ids.values() if token is not None]
+        if not special:
+            return params
+        rest = tuple(text for text in params.stop if ids[text] is None)
+        return replace(params, stop=rest, stop_token_ids=(*params.stop_token_ids, *special))
 
     def _walker(self, grammar: Grammar) -> GrammarWalker:
         checkpoint = self._checkpoint
@@ -102,15 +137,30 @@ class Intake:
         return self._grammars.compile(grammar)
 
 
+def _ids(given: RequestId | Sequence[RequestId] | None, num_prompts: int) -> list[RequestId]:
+    """An id a prompt, all different; made where none is given."""
+    if given is None:
+        return [f"request-{next(_numbers)}" for _ in range(num_prompts)]
+    ids = [given] if isinstance(given, str | int) else list(given) if isinstance(given, Sequence) else [None]
+    wrong = [i for i in ids if not isinstance(i, str | int) or isinstance(i, bool) or i == ""]
+    if wrong:
+        raise ConfigError(f"request_id is {given!r}; allowed: a text, a whole number, or a list of one per prompt")
+    if len(ids) != num_prompts:
+        raise ConfigError(f"{len(ids)} request ids for {num_prompts} prompts; give one per prompt, or none")
+    if len(set(ids)) < len(ids):
+        raise ConfigError("request_id has an id twice; every prompt needs one of its own")
+    return ids  # type: ignore[return-value]
+
+
 def _one_each(given: Any, default: T, num_prompts: int, words: str) -> list[T]:
-    """Options a prompt, where one for all, one a prompt, or none were given."""
+    """Options per prompt, where one for all, one per prompt, or none were given."""
     kind = type(default)
     if given is None or isinstance(given, kind):
         return [default if given is None else given] * num_prompts
     each = list(given) if isinstance(given, Sequence) else [given]
     wrong = [item for item in each if item is not None and not isinstance(item, kind)]
     if wrong:
-        raise ConfigError(f"{words} are {wrong[0]!r}; allowed: one {kind.__name__}, or a list of one a prompt")
+        raise ConfigError(f"{words} are {wrong[0]!r}; allowed: one {kind.__name__}, or a list of one per prompt")
     if len(each) != num_prompts:
-        raise ConfigError(f"{len(each)} {words} for {num_prompts} prompts; give one, or one a prompt")
+        raise ConfigError(f"{len(each)} {words} for {num_prompts} prompts; give one, or one per prompt")
     return [default if item is None else item for item in each]

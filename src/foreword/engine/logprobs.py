@@ -61,7 +61,7 @@ def record_logprobs(
 
 
 def token_logprob(logits: Float[Tensor, " vocab"], token_id: int, num_top: int) -> TokenLogprob:
-    """A token's log-probability and the likeliest tokens; of equals the lowest id comes first."""
+    """A token's log-probability and the most probable tokens; of equals the lowest id comes first."""
     scores = torch.log_softmax(logits.float(), dim=-1)
     top: list[tuple[int, float]] = []
     if num_top:

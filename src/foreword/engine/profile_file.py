@@ -1,4 +1,4 @@
-"""Profile files: which drafter and which settings were found fastest for a model on a machine.
+"""Profile files: the fastest drafter and settings that were found for a model on a machine.
 
     {"foreword_profile": 1, "made": "2026-11-29T12:00:00+00:00",
      "model": {"source": ..., "fingerprint": ..., "num_parameters": ...},
@@ -7,8 +7,8 @@
      "measured": {...}}
 
 `foreword tune` writes one, `--profile` and `LLM(profile=...)` read it. It belongs to one model: another one is refused.
-It tells what paid on one machine: on another it holds, with a warning, but the threads and numbers of that machine do
-not. What is asked for by name wins over what the file says.
+It holds what was fastest on one machine: on another the drafter is used, with a warning, but not its runtime and
+threads. Explicit options have priority over the file.
 """
 
 import json
@@ -92,12 +92,12 @@ class Profile:
         if found["fingerprint"] != self.model.get("fingerprint"):
             raise ConfigError(
                 f"{self.path} was made for {self.model.get('source')} (fingerprint {_short(self.model)}), and this is "
-                f"{found['source']} ({_short(found)}): what pays for one model says nothing of another. Name its model, or "
+                f"{found['source']} ({_short(found)}): what is faster for one model says nothing about another. Name its model, or "
                 f"make a profile for this one with 'foreword tune'"
             )
         if self.machine != machine_key():
             logger.warning(
-                "%s was measured on another machine: its drafter is used, but what pays may differ here; 'foreword tune' finds out",
+                "%s was measured on another machine: its drafter is used, but another may be faster here; 'foreword tune' measures it",
                 self.path,
             )
             return
@@ -125,7 +125,7 @@ def read_profile(path: str | Path) -> Profile:
         raise ConfigError(
             f"the profile {path} cannot be read: {error.strerror or error}; 'foreword tune --out {path}' makes one"
         ) from error
-    except ValueError as error:  # not JSON, not UTF-8
+    except (ValueError, RecursionError) as error:  # not JSON, not UTF-8
         raise ConfigError(f"the profile {path} is not JSON ({error}); 'foreword tune --out FILE' makes one") from error
     version = found.get("foreword_profile") if isinstance(found, dict) else None
     if version is None:

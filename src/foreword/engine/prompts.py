@@ -1,4 +1,4 @@
-"""The forms a prompt may take: plain text, token ids, chat messages."""
+"""Forms of a prompt: plain text, token ids, chat messages."""
 
 import operator
 from collections.abc import Mapping, Sequence

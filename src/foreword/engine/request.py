@@ -8,7 +8,7 @@ from typing import TypeVar
 from foreword.draft.base import Plan
 from foreword.engine.answer_text import AnswerText
 from foreword.engine.guided import guided_tree
-from foreword.engine.result import FinishReason, TokenLogprob
+from foreword.engine.result import FinishReason, RequestId, TokenLogprob
 from foreword.engine.stats import RequestStats
 from foreword.errors import ConfigError, ForewordError, PromptTooLongError
 from foreword.sampling.drafting_params import DraftingParams
@@ -23,7 +23,7 @@ _next_id = itertools.count()
 
 
 class Request:
-    """A prompt on its way to an answer. Satisfies `draft.base.RequestView`.
+    """One request: a prompt and the answer so far. Satisfies `draft.base.RequestView`.
 
     `token_ids[:kv_len]` is in the target's cache. While decoding, all but the last token are: that one is the root of
     the next draft tree.
@@ -37,6 +37,7 @@ class Request:
         text: follows the answer's text, for stop strings and streams.
         grammar: what the answer must look like; not shared with another request.
         drafting: how it is drafted for. A reference among it counts only as token ids.
+        public_id: what its caller calls it; the answers to one prompt share it. `request_id` is the engine's own.
     """
 
     def __init__(
@@ -50,12 +51,14 @@ class Request:
         text: AnswerText | None = None,
         grammar: GrammarWalker | None = None,
         drafting: DraftingParams | None = None,
+        public_id: RequestId | None = None,
     ) -> None:
         if not prompt_ids:
             raise ConfigError("the prompt is empty: it has no tokens; give at least one")
         if len(prompt_ids) >= context_len:
             raise PromptTooLongError(len(prompt_ids), context_len)
         self.request_id = next(_next_id)
+        self.public_id: RequestId = self.request_id if public_id is None else public_id
         self.params = params.with_seed()
         self.drafting = drafting or DraftingParams()
         reference = self.drafting.reference or ()
@@ -74,10 +77,11 @@ class Request:
         self.prompt_logprobs: list[TokenLogprob | None] = [None]
         self.slot = -1
         self.kv_len = 0
+        self.was_preempted = False  # it was running, and had to begin anew
         self.finish_reason: FinishReason | None = "length" if self.remaining == 0 else None
         self.error: Exception | None = None  # what ended it before its time; its owner is told
         self.stats = RequestStats(prompt_tokens=self.prompt_len)
-        self.start_s = time.perf_counter()
+        self.arrived_s = self.start_s = time.perf_counter()  # of the call; of its admission, once it is admitted
         self.first_token_s = 0.0
 
     @property
@@ -97,8 +101,8 @@ class Request:
 
     @property
     def is_prefilling(self) -> bool:
-        """Whether no token of the answer has been drawn yet."""
-        return len(self.token_ids) == self.prompt_len
+        """Whether it reads tokens that are decided: its prompt, or after a preemption its answer so far too."""
+        return len(self.token_ids) == self.prompt_len or self.num_unread > 1
 
     @property
     def is_finished(self) -> bool:
@@ -110,11 +114,19 @@ class Request:
         if self.is_finished:
             return
         if not isinstance(error, Exception):
-            error = ForewordError(f"the pass that this request shared with others was ended by {error!r}; ask again")
+            error = ForewordError(
+                f"the pass that this request shared with others failed with {error!r}; send the request again"
+            )
         self.error, self.finish_reason = error, "abort"
 
+    def restart(self) -> None:
+        """Its region of the cache is gone: everything is to be read again. The tokens stay."""
+        self.kv_len = 0
+        self.was_preempted = True
+        self.prompt_logprobs = [None]
+
     def attempt(self, call: Callable[..., T], *args: object) -> T | None:
-        """A step that is about this request alone. None where it raises, or an earlier one did: that ends no other."""
+        """Work for this request alone. None where it raises, or did before: the error ends no other request."""
         if self.error is not None:
             return None
         try:
@@ -133,7 +145,7 @@ class Request:
         """Add new tokens up to the first stop condition; returns how many were kept."""
         kept, self.finish_reason = cut(emitted, self.remaining, self.stop_ids, self.text)
         now = time.perf_counter()
-        if self.is_prefilling and kept:
+        if kept and not self.new_ids:
             self.first_token_s = now
             self.stats.prefill_s = now - self.start_s
         self.token_ids.extend(emitted[:kept])

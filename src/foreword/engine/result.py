@@ -1,20 +1,21 @@
-"""What a caller gets back."""
+"""The types that generation returns."""
 
 from dataclasses import dataclass
 from typing import Literal
 
 from foreword.engine.stats import RequestStats
 
-FinishReason = Literal["stop", "length", "abort"]
+FinishReason = Literal["stop", "length", "abort", "timeout"]
+RequestId = str | int  # what a caller calls a request
 
 
 @dataclass(frozen=True)
 class TokenLogprob:
-    """How likely a token was, as a natural logarithm, before any sampling option."""
+    """A token's log-probability (natural logarithm) before any sampling option."""
 
     token_id: int
     logprob: float
-    top: tuple[tuple[int, float], ...] = ()  # the likeliest tokens with theirs, likeliest first, as many as asked for
+    top: tuple[tuple[int, float], ...] = ()  # the top tokens with theirs, highest first, as many as requested
 
 
 @dataclass(frozen=True)
@@ -31,13 +32,15 @@ class Result:
     stop_string: str | None = None  # the one that ended it
     logprobs: list[TokenLogprob] | None = None  # one for each of token_ids
     prompt_logprobs: list[TokenLogprob | None] | None = None  # one for each of the prompt's; the first has none
+    request_id: RequestId = ""  # of the prompt: the caller's, or one that was made
 
 
 @dataclass(frozen=True)
 class Piece:
-    """What one step added to a streamed answer. Joined, the texts are the result's text."""
+    """What was added to a streamed answer since the piece before. Joined, the texts are the result's text."""
 
     text: str  # never part of a character; may be empty
     token_ids: list[int]  # new ones; their text may come later, where it is held back
     result: Result | None = None  # with the last piece
     sample_index: int = 0
+    request_id: RequestId = ""

@@ -1,6 +1,8 @@
-"""What a request cost and what speculation gave it."""
+"""Costs and gains of a request."""
 
 from dataclasses import dataclass, field
+
+from foreword.engine.step_clock import StepTimes
 
 
 @dataclass
@@ -10,20 +12,20 @@ class RequestStats:
     Tokens cut off by a stop condition are never counted as accepted.
     """
 
-    prompt_tokens: int = 0
-    cached_tokens: int = 0  # of the prompt, kept from the conversation so far instead of read anew
-    new_tokens: int = 0
+    prompt_tokens: int = 0  # tokens of the prompt
+    cached_tokens: int = 0  # of the prompt, found in the prefix cache instead of read
+    new_tokens: int = 0  # tokens of the answer
     num_steps: int = 0  # target passes after prefill
-    drafted_tokens: int = 0
-    accepted_tokens: int = 0
+    drafted_tokens: int = 0  # tokens that were proposed
+    accepted_tokens: int = 0  # proposed tokens that were kept, without the extra token of a step
     drafted_at_depth: list[int] = field(default_factory=list)  # steps that drafted at least this deep; [0] is depth 1
-    accepted_at_depth: list[int] = field(default_factory=list)
+    accepted_at_depth: list[int] = field(default_factory=list)  # of them, steps that accepted a node of this depth
     prefill_s: float = 0.0  # from admission to the first token
     decode_s: float = 0.0  # from the first token to the last
 
     @property
     def tokens_per_step(self) -> float | None:
-        """Mean tokens a target pass brought after prefill (the papers' tau); None without such a pass."""
+        """Mean tokens per target pass after prefill (tau in the papers); None without such a pass."""
         return (self.new_tokens - 1) / self.num_steps if self.num_steps else None
 
     @property
@@ -52,14 +54,21 @@ class RequestStats:
 
 @dataclass
 class EngineStats:
-    """Where an engine's time went, over all its steps."""
+    """Where an engine's time was spent, over all steps."""
 
     num_steps: int = 0
     total_s: float = 0.0
     draft_s: float = 0.0
     target_s: float = 0.0
 
+    def add(self, times: StepTimes) -> None:
+        """Count a step."""
+        self.num_steps += 1
+        self.total_s += times.total_s
+        self.draft_s += times.drafter_s
+        self.target_s += times.target_s
+
     @property
     def host_s(self) -> float:
-        """Time in neither the drafter nor the target: packing, verification, bookkeeping."""
+        """Time in neither the drafter nor the target: planning, packing, verification, bookkeeping."""
         return self.total_s - self.draft_s - self.target_s

@@ -1,11 +1,11 @@
 """One speculative step: the page to read first.
 
 Draft a tree for every request, let the target read all nodes of all trees in one pass, keep what it agrees with and one
-token more. Prefill, plain decoding and speculation are the same step: a chunk of the prompt is a chain of known nodes,
+token more. Prefill, plain decoding and speculation are the same step: a chunk of the prompt is a chain of committed tokens,
 plain decoding is a tree of the root alone. Which drafter, which runtime, greedy or sampled: nothing here knows.
 
-What is about one request alone is `attempt`ed. Where that raises, the request ends with the error kept on it, only its
-known tokens stay, and the others notice nothing. Any other error ends them all.
+Errors in per-request work end that request only. Where that raises, the request ends with the error kept on it, only its
+committed tokens stay, and the others notice nothing. Any other error ends them all.
 """
 
 from collections.abc import Sequence
@@ -15,6 +15,7 @@ from typing import Protocol
 from foreword.draft.base import Drafter, DraftNeed, Plan, RequestView
 from foreword.engine.logprobs import Asked, record_logprobs, scored_nodes
 from foreword.engine.request import Request
+from foreword.engine.step_clock import StepClock, StepTimes
 from foreword.runtime.base import Need, PassOutput
 from foreword.target.target import Target
 from foreword.tree.draft_tree import DraftTree
@@ -27,27 +28,27 @@ class Controller(Protocol):
     """Decides how much to speculate."""
 
     def plan(self, requests: Sequence[Request]) -> list[Plan]:
-        """One plan a request."""
+        """One plan per request."""
         ...
 
     def fit(
         self, requests: Sequence[Request], plans: Sequence[Plan], trees: Sequence[DraftTree]
     ) -> tuple[Sequence[Plan], Sequence[DraftTree]]:
-        """What was proposed, without the nodes that do not pay; and the plans with the reason."""
+        """The proposals without the nodes that cost more than they gain; and the plans with the reason."""
         ...
 
-    def observe(self, requests: Sequence[Request], record: "StepRecord", times: "StepTimes") -> None:
+    def observe(self, requests: Sequence[Request], record: "StepRecord", times: StepTimes) -> None:
         """What the step did and how long it took; called after it."""
         ...
 
     def forget(self, request: Request) -> None:
-        """A request has ended, or its reader went away."""
+        """A request has ended or was aborted."""
         ...
 
 
 @dataclass(frozen=True)
 class StepParts:
-    """Who does what in a step."""
+    """The parts of a step."""
 
     controller: Controller
     drafter: Drafter
@@ -67,41 +68,52 @@ class StepRecord:
     was_prefilling: bool  # whether any request was reading its prompt
 
 
-@dataclass(frozen=True)
-class StepTimes:
-    """How long a step took."""
+def speculative_step(requests: Sequence[Request], parts: StepParts, clock: StepClock) -> StepRecord:
+    """Draft, read everything in one pass, keep the agreed part. `clock` is told when each phase ends."""
+    controller, drafter, target, verifier = parts.controller, parts.drafter, parts.target, parts.verifier
+    clock.start()
 
-    total_s: float
-    draft_s: float  # in the drafter
-    target_s: float  # in the target's pass
+    # 1. Plan: how many nodes each request may draft, and why.
+    plans = controller.plan(requests)
+    clock.stamp("plan")
 
-    @property
-    def host_s(self) -> float:
-        """In neither: packing, verification, bookkeeping, planning."""
-        return max(self.total_s - self.draft_s - self.target_s, 0.0)
+    # 2. Draft: one tree per request, its root the last committed token.
+    proposed = drafter.propose(requests, plans)
+    clock.stamp("draft")
 
+    # 3. Fit: only the nodes that pay, and only what grammars allow.
+    plans, trees = controller.fit(requests, plans, proposed)
+    clock.stamp("fit")
+    trees = [r.attempt(r.guide, tree, plan) or tree for r, tree, plan in zip(requests, trees, plans, strict=True)]
 
-def speculative_step(requests: Sequence[Request], parts: StepParts) -> StepRecord:
-    """Draft, read everything in one pass, keep the agreed part."""
-    plans = parts.controller.plan(requests)  # how many nodes, which drafter, why
-    proposed = parts.drafter.propose(requests, plans)  # one DraftTree a request
-    plans, trees = parts.controller.fit(requests, plans, proposed)  # less what does not pay
-    trees = [  # as grammars want them
-        r.attempt(r.guide, tree, plan) or tree for r, tree, plan in zip(requests, trees, plans, strict=True)
-    ]
-    batch = pack(trees, [r.kv_len for r in requests], [r.slot for r in requests])  # flat over all nodes
-    asks = _ask(requests, trees, batch, parts.verifier)
+    # 4. Target: all nodes of all trees, packed flat, in one pass.
+    batch = pack(trees, [r.kv_len for r in requests], [r.slot for r in requests])
+    asks = _ask(requests, trees, batch, verifier)
     was_prefilling = any(r.is_prefilling for r in requests)
-    is_off = not was_prefilling and not any(
-        plan.num_nodes for plan in plans
-    )  # then the pass is as cheap as a plain one
-    watches = not (is_off and parts.drafter.need.can_miss)
-    output = parts.target.forward(batch, _union(asks, parts.drafter.need if watches else DraftNeed(), trees, batch))
-    verdicts = _verify(requests, trees, batch, asks, output, parts.verifier)  # accepted path + one extra token
-    num_emitted = commit(requests, trees, verdicts, parts.target)  # stop conditions cut; KV keeps the path alone
-    if watches:
-        parts.drafter.observe(requests, trees, verdicts, batch, output)  # what the next proposal needs
+    drafter_sees = _drafter_sees(drafter.need, plans, was_prefilling)
+    need = _union(asks, drafter.need if drafter_sees else DraftNeed(), trees, batch)
+    clock.stamp("pack")
+    output = target.forward(batch, need)
+    clock.stamp("target")
+
+    # 5. Verify: the longest path that the target agrees with, and one token more.
+    verdicts = _verify(requests, trees, batch, asks, output, verifier)
+    clock.stamp("verify")
+
+    # 6. Commit: stop conditions cut what was emitted; the cache keeps the rows of the path alone.
+    num_emitted = commit(requests, trees, verdicts, target)
+    clock.stamp("commit")
+
+    # 7. Observe: what the drafter needs for its next proposals.
+    if drafter_sees:
+        drafter.observe(requests, trees, verdicts, batch, output)
+    clock.stamp("observe")
     return StepRecord(plans, trees, verdicts, batch.num_nodes, num_emitted, was_prefilling)
+
+
+def _drafter_sees(need: DraftNeed, plans: Sequence[Plan], was_prefilling: bool) -> bool:
+    """Whether the drafter looks at the pass. Where nothing is drafted and it can miss one, the pass is a plain one."""
+    return was_prefilling or not need.can_miss or any(plan.num_nodes for plan in plans)
 
 
 def commit(
@@ -110,12 +122,12 @@ def commit(
     """Add the emitted tokens up to a stop condition and keep the cache rows of all of them but the last."""
     num_emitted = []
     for request, tree, verdict in zip(requests, trees, verdicts, strict=True):
-        was_prefilling = request.is_prefilling
+        draws_next = bool(request.new_ids) and tree.num_known == request.num_unread  # not the first token
         kept = request.attempt(request.extend, verdict.emitted) or 0
         num_rows = tree.num_known + max(kept - 1, 0)
         target.commit(request.slot, verdict.path[:num_rows])
         request.kv_len += num_rows
-        if not was_prefilling:
+        if draws_next:
             max_depth = max(tree.depths) - tree.num_known + 1
             request.stats.record_step(tree.num_drafted, max_depth, min(kept, verdict.num_accepted))
         num_emitted.append(kept)
@@ -125,7 +137,7 @@ def commit(
 def _ask(
     requests: Sequence[Request], trees: Sequence[DraftTree], batch: PackedBatch, verifier: Verifier
 ) -> list[Asked]:
-    """What is wanted of each request's nodes; nothing to verify where known tokens are still unread after this pass."""
+    """What is needed of each request's nodes; nothing to verify where committed tokens are still pending after this pass."""
     asked = []
     for request, tree, start in zip(requests, trees, batch.starts, strict=False):
         is_last = tree.num_known == request.num_unread
@@ -135,7 +147,7 @@ def _ask(
 
 
 def _union(asked: Sequence[Asked], need: DraftNeed, trees: Sequence[DraftTree], batch: PackedBatch) -> Need:
-    """What the pass must hand back: what verifier, results and drafter ask for."""
+    """What the pass must return: what verifier, results and drafter need."""
     return Need(
         draws=[draw for a in asked if a.ask for draw in a.ask.draws],
         logits=[node for a in asked for node in a.logits],
@@ -154,7 +166,7 @@ def _verify(
     output: PassOutput,
     verifier: Verifier,
 ) -> list[Verdict]:
-    """One verdict a request, from its share of the answers."""
+    """One verdict per request, from its share of the answers."""
     verdicts, draw, row = [], 0, 0
     for request, tree, start, wanted in zip(requests, trees, batch.starts, asked, strict=False):
         rows = output.logits[row : row + len(wanted.logits)] if output.logits is not None else None
@@ -172,4 +184,4 @@ def _verify(
     return verdicts
 
 
-__all__ = ["Controller", "RequestView", "StepParts", "StepRecord", "commit", "speculative_step"]
+__all__ = ["Controller", "RequestView", "StepParts", "StepRecord", "StepTimes", "commit", "speculative_step"]

@@ -48,9 +48,9 @@ class WeightSource(Protocol):
 
 @dataclass(frozen=True)
 class Need:
-    """What a pass must hand back, per node: the union of what verifier and drafter ask for.
+    """What a pass must return, per node: the union of what verifier and drafter need.
 
-    `taps` are residual streams by layer index: tap i is the input of layer i (0 is the embedding, `num_layers` the last
+    `taps` are auxiliary hidden states by layer index: tap i is the input of layer i (0 is the embedding, `num_layers` the last
     layer's output before the final norm), Hugging Face's `hidden_states[i]` but for the last.
     """
 
@@ -59,7 +59,7 @@ class Need:
         None  # int32: the token of each row of the head, whose noise it is in draws
     )
     logits: Sequence[int] = ()  # nodes whose logits are wanted
-    top_k: int = 0  # how many of the likeliest tokens to name at each node of `top_nodes`
+    top_k: int = 0  # how many top tokens to return at each node of `top_nodes`
     top_nodes: Sequence[int] = ()
     taps: tuple[int, ...] = ()  # for all nodes
     hidden: bool = False  # the final norm's output, for all nodes
@@ -67,11 +67,11 @@ class Need:
 
 @dataclass(eq=False)
 class PassOutput:
-    """What a pass hands back. Tensors live until the next pass of the same decoder; `taps` and `hidden` may be kept."""
+    """What a pass returns. Tensors live until the next pass of the same decoder; `taps` and `hidden` may be kept."""
 
-    choices: list[int] = field(default_factory=list)  # the drawn row of the head, of each of `need.draws`
+    choices: list[int] = field(default_factory=list)  # the sampled row of the head, of each of `need.draws`
     logits: Float[Tensor, "wanted vocab"] | None = None  # float32, in the order of `need.logits`
-    top_ids: Int[Tensor, "wanted k"] | None = None  # likeliest first, in the order of `need.top_nodes`
+    top_ids: Int[Tensor, "wanted k"] | None = None  # most probable first, in the order of `need.top_nodes`
     top_logprobs: Float[Tensor, "wanted k"] | None = None
     taps: Float[Tensor, "nodes taps hidden"] | None = None
     hidden: Float[Tensor, "nodes hidden"] | None = None
@@ -84,8 +84,8 @@ class Chains:
     token_ids: Sequence[int]  # of each request, the first token to read
     draws: Sequence[Sequence[Draw]]  # of each request, one for each token that may be drawn; `node` means nothing
     names: Int[np.ndarray, " rows"] | None = None  # int32: the token of each row of the head; None: rows are tokens
-    threshold: float = 0.0  # a chain ends with a token whose pass gives its likeliest one less than this chance
-    top_k: int = 1  # likeliest tokens to name at each step
+    threshold: float = 0.0  # a chain ends with a token whose pass gives its top-1 token less than this probability
+    top_k: int = 1  # most probable tokens to name at each step
     slots: Sequence[int] = ()  # of each request, in the cache
     carries: str = "nothing"  # to the next pass as its input: "nothing", "stream" (the last tap) or "hidden"
 
@@ -95,12 +95,12 @@ class ChainStep:
     """One pass of a chain."""
 
     token_id: int  # drawn, and read by the next pass
-    top_ids: list[int]  # likeliest first
+    top_ids: list[int]  # most probable first
     top_probs: list[float]
 
 
 class KVCache(Protocol):
-    """Keys and values of many requests, one region (slot) each.
+    """Keys and values of many requests, one sequence slot each.
 
         [0, length)              committed positions
         [length, length + n)     scratch of the pass under way: row length + i belongs to node i of the request
@@ -109,15 +109,22 @@ class KVCache(Protocol):
     """
 
     def open(self, capacity: int) -> int:
-        """Reserve a region of at least `capacity` rows; returns its slot."""
+        """Reserve a sequence slot of at least `capacity` rows; returns its number."""
+        ...
+
+    def fork(self, slot: int, length: int, capacity: int) -> int:
+        """A new region that begins with copies of the first `length` committed rows of `slot`; returns its slot.
+
+        It has at least `capacity` rows and at least `length`; `slot` is left as it is. Raises what `open` raises.
+        """
         ...
 
     def close(self, slot: int) -> None:
-        """Free the region."""
+        """Free the slot."""
         ...
 
     def reserve(self, slot: int, capacity: int) -> None:
-        """Make the region at least `capacity` rows long, keeping what it holds."""
+        """Make the slot at least `capacity` rows long, keeping what it holds."""
         ...
 
     def length(self, slot: int) -> int:
@@ -140,12 +147,16 @@ class KVCache(Protocol):
 
     @property
     def num_open(self) -> int:
-        """Regions in use."""
+        """Slots in use."""
         ...
 
     @property
     def num_bytes(self) -> int:
-        """Memory that the regions take."""
+        """Memory that the slots take."""
+        ...
+
+    def region_bytes(self, capacity: int) -> int:
+        """Memory that a region of `capacity` rows takes; 0 where that is not known before the first pass."""
         ...
 
 

@@ -105,25 +105,25 @@ class NativeRuntime:
 
 @final
 class NativeKVCache:
-    """Keys and values in float32 or bfloat16; one region a request."""
+    """Keys and values in float32 or bfloat16; one sequence slot per request."""
 
     def __init__(self, kernels: ModuleType, spec: ModelSpec, dtype: str = "float32") -> None:
         self._spec, self.dtype = spec, dtype
         self.handle = kernels.KvCache(spec.num_layers, spec.num_kv_heads, spec.head_dim, dtype)
 
     def open(self, capacity: int) -> int:
-        """Reserve a region of at least `capacity` rows; returns its slot; `CapacityError` where memory is short."""
+        """Reserve a sequence slot of at least `capacity` rows; returns its number; `CapacityError` where memory is short."""
         try:
             return self.handle.open(capacity)
         except MemoryError as error:
             raise self._too_large(capacity) from error
 
     def close(self, slot: int) -> None:
-        """Free the region."""
+        """Free the slot."""
         self.handle.close(slot)
 
     def reserve(self, slot: int, capacity: int) -> None:
-        """Make the region at least `capacity` rows long, keeping what it holds; `CapacityError` leaves it as it was."""
+        """Make the slot at least `capacity` rows long, keeping what it holds; `CapacityError` leaves it as it was."""
         try:
             self.handle.reserve(slot, capacity)
         except MemoryError as error:
@@ -142,7 +142,7 @@ class NativeKVCache:
         self.handle.truncate(slot, length)
 
     def fork(self, slot: int, length: int, capacity: int) -> int:
-        """Reserve a region of at least `capacity` rows that begins with the first `length` committed rows of `slot`.
+        """Reserve a sequence slot of at least `capacity` rows that begins with the first `length` committed rows of `slot`.
 
         Returns its slot; `CapacityError` where memory is short, `ValueError` for rows that are not committed.
         """
@@ -162,18 +162,22 @@ class NativeKVCache:
 
     @property
     def num_open(self) -> int:
-        """Regions in use."""
+        """Slots in use."""
         return self.handle.num_open
 
     @property
     def num_bytes(self) -> int:
-        """Memory that the regions take."""
+        """Memory that the slots take."""
         return self.handle.num_bytes
 
-    def _too_large(self, capacity: int) -> CapacityError:
+    def region_bytes(self, capacity: int) -> int:
+        """Memory that a region of `capacity` rows takes."""
         spec, rows = self._spec, -(-capacity // 64) * 64  # as the kernels round them, heads padded to whole lanes
         head_bytes = -(-spec.head_dim // 16) * 16 * KV_BYTES[self.dtype]
-        num_bytes = rows * spec.num_layers * 2 * spec.num_kv_heads * head_bytes
+        return rows * spec.num_layers * 2 * spec.num_kv_heads * head_bytes
+
+    def _too_large(self, capacity: int) -> CapacityError:
+        num_bytes = self.region_bytes(capacity)
         smaller = ', a shorter context or kv_dtype "bfloat16"' if self.dtype == "float32" else " or a shorter context"
         return CapacityError(
             f"a {self.dtype} key-value cache of {capacity} positions takes {num_bytes / 2**20:.0f} MiB, which could not be allocated "

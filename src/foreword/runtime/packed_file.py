@@ -5,7 +5,7 @@
     8 bytes     length of the header
     header      JSON: format version, where the streamed part lies, {name: {offset, ...}}
     embedding   bfloat16 rows: memory-mapped, only rows that are used take memory
-    streamed    everything else, in the order a pass reads it
+    streamed    everything else, in the order in which a pass reads it
 
 The key is a hash of the checkpoint's fingerprint, the format's version and all that shapes the layout.
 """

@@ -14,7 +14,7 @@ NATIVE_DTYPES = ("int8", "int4")
 
 @dataclass(frozen=True)
 class RuntimeChoice:
-    """A resolved choice and its reason in words."""
+    """A resolved choice and its reason."""
 
     name: str  # "torch" or "native"
     dtype: str
@@ -30,8 +30,10 @@ def choose_runtime(
     """Resolve every "auto". `ConfigError` for names that do not exist or do not go together."""
     names = (("runtime", runtime, RUNTIMES), ("dtype", dtype, DTYPES), ("kv_dtype", kv_dtype, KV_DTYPES))
     for kind, name, allowed in names:
-        if name not in allowed:
+        if not isinstance(name, str) or name not in allowed:
             raise UnknownNameError(kind, name, allowed)
+    if not isinstance(device, str):
+        raise ConfigError(f"device is {device!r}; allowed: auto, cpu, cuda, cuda:1 and so on")
     choice = _choose(runtime, dtype, device)
     if choice.name == "native":
         return replace(choice, kv_dtype="bfloat16" if kv_dtype == "auto" else kv_dtype, isa=_checked_isa(isa))
@@ -72,7 +74,7 @@ def _choose(runtime: str, dtype: str, device: str) -> RuntimeChoice:
     if runtime == "native" or dtype in NATIVE_DTYPES:
         if missing:
             raise KernelError(f"the native runtime is not available: {missing}; use --runtime torch")
-        return RuntimeChoice("native", "int8" if dtype == "auto" else dtype, "cpu", "asked for")
+        return RuntimeChoice("native", "int8" if dtype == "auto" else dtype, "cpu", "as requested")
     if runtime == "torch" or dtype in TORCH_DTYPES or device != "cpu" or missing:
         return RuntimeChoice(
             "torch", _torch_dtype(dtype, device), device, _torch_reason(runtime, dtype, device, missing)
@@ -88,8 +90,8 @@ def check_threads(threads: int | None) -> None:
     if threads is None:
         return
     most = max(_MANY_THREADS, os.cpu_count() or 1)
-    if threads < 1:
-        raise ConfigError(f"threads is {threads}; allowed: 1 or above")
+    if type(threads) is not int or threads < 1:
+        raise ConfigError(f"threads is {threads!r}; allowed: a whole number, 1 or above")
     if threads > most:
         raise ConfigError(f"threads is {threads}; allowed: at most {most}, and best no more than physical cores")
 
@@ -135,5 +137,5 @@ def _torch_dtype(dtype: str, device: str) -> str:
 
 def _torch_reason(runtime: str, dtype: str, device: str, missing: str | None) -> str:
     if runtime == "torch" or dtype in TORCH_DTYPES:
-        return "asked for"
+        return "as requested"
     return f"device is {device}" if device != "cpu" else f"native is not available: {missing}"

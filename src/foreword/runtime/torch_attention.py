@@ -30,7 +30,7 @@ class Span:
 
 
 def make_spans(batch: PackedBatch, cache: TorchKVCache, group_size: int, like: Tensor) -> list[Span]:
-    """Claim cache rows for every request's nodes and build the masks, once a pass; `like` gives device and dtype."""
+    """Claim cache rows for every request's nodes and build the masks, once per pass; `like` gives device and dtype."""
     spans = []
     for request, slot in enumerate(batch.slots):
         first, end = batch.starts[request], batch.starts[request + 1]

@@ -67,6 +67,11 @@ class TorchDecoder:
         part._layers = self._layers[:num_layers]
         return part
 
+    @property
+    def device(self) -> torch.device:
+        """Where weights, keys and values are."""
+        return self._device
+
     def new_cache(self) -> TorchKVCache:
         """An empty cache of this decoder's shape."""
         return TorchKVCache(self._spec, self._device, self._dtype)
@@ -134,7 +139,7 @@ class TorchDecoder:
     def _checked_inputs(self, inputs: Float[Tensor, "nodes hidden"], num_nodes: int) -> Float[Tensor, "nodes hidden"]:
         wanted = (num_nodes, self._spec.hidden_size)
         if tuple(inputs.shape) != wanted:
-            raise ConfigError(f"inputs have shape {tuple(inputs.shape)}; this pass wants {wanted}, a row a node")
+            raise ConfigError(f"inputs have shape {tuple(inputs.shape)}; this pass wants {wanted}, one row per node")
         return inputs.to(self._device, self._dtype)
 
     def _load_head(self, load: LayerLoader) -> TorchLinear | None:

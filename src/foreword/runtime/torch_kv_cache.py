@@ -4,6 +4,7 @@ A region is one tensor of shape (layers, 2, kv_heads, capacity, head_dim): keys 
 that one copy writes both, and the rows of a head are contiguous, so that attention reads them without a copy.
 """
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -39,10 +40,13 @@ class _Region:
         moved = self.values.index_select(3, torch.tensor(sources, device=self.values.device))
         self.values[:, :, :, first : first + len(sources)].copy_(moved)
 
+    def copy_rows(self, other: "_Region", length: int) -> None:
+        self.values[:, :, :, :length].copy_(other.values[:, :, :, :length])
+
 
 @dataclass(frozen=True, eq=False)
 class PassRows:
-    """Views of one request's rows in a pass, a tensor a layer."""
+    """Views of one request's rows in a pass, one tensor per layer."""
 
     new: Sequence[Float[Tensor, "2 kv_heads nodes dim"]]  # where keys and values of the nodes go
     keys: Sequence[Float[Tensor, "1 kv_heads total dim"]]  # committed rows, then those of the nodes
@@ -50,7 +54,7 @@ class PassRows:
 
 
 class TorchKVCache(RegionCache[_Region]):
-    """`KVCache` of runtime/base.py; every layer of a request shares one region."""
+    """`KVCache` of runtime/base.py; all layers of a request share one region."""
 
     def __init__(self, spec: ModelSpec, device: torch.device, dtype: torch.dtype) -> None:
         super().__init__()
@@ -72,8 +76,12 @@ class TorchKVCache(RegionCache[_Region]):
 
     @property
     def num_bytes(self) -> int:
-        """Memory that the regions take."""
+        """Memory that the slots take."""
         return sum(region.values.nbytes for region in self._regions.values())
+
+    def region_bytes(self, capacity: int) -> int:
+        """Memory that a region of `capacity` rows takes."""
+        return capacity * math.prod(self._row_shape) * self._dtype.itemsize
 
     def begin_pass(self, slot: int, num_nodes: int) -> PassRows:
         """Claim scratch for `num_nodes` nodes."""
@@ -88,7 +96,7 @@ class TorchKVCache(RegionCache[_Region]):
         try:
             return torch.empty(shape, dtype=self._dtype, device=self._device)
         except RuntimeError as error:  # torch's out-of-memory errors are RuntimeErrors
-            num_bytes = capacity * num_layers * two * num_kv_heads * head_dim * self._dtype.itemsize
+            num_bytes = self.region_bytes(capacity)
             raise CapacityError(
                 f"a key-value cache of {capacity} positions takes {num_bytes / 2**20:.0f} MiB, which could not be "
                 f"allocated on {self._device}; use a smaller batch or a shorter context"

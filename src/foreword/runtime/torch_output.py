@@ -40,7 +40,7 @@ def _argmax_rows(logits: Float[Tensor, "rows vocab"]) -> list[int]:
 
 
 def top_tokens(logits: Float[Tensor, "rows vocab"], k: int) -> tuple[Int[Tensor, "rows k"], Float[Tensor, "rows k"]]:
-    """Ids of each row's k likeliest tokens, likeliest first (of equals the lowest id), and their log-probabilities."""
+    """Ids of each row's top-k tokens, most probable first (of equals the lowest id), and their log-probabilities."""
     values, ids = torch.topk(logits, k, dim=-1)
     ids, by_id = ids.sort(dim=-1)
     values, by_value = values.gather(-1, by_id).sort(dim=-1, descending=True, stable=True)

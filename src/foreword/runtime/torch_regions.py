@@ -1,12 +1,12 @@
-"""Slots and rows of a cache whose regions are torch tensors; how a region holds its rows is its own business.
+"""Slots and rows of a cache whose regions are torch tensors; the storage layout is private to each region.
 
 rows   [0, length)                         committed
-       [length, length + num_scratch)      the pass under way, one row a node
+       [length, length + num_scratch)      the pass under way, one row per node
        [length + num_scratch, capacity)    free
 """
 
 from collections.abc import Sequence
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, Protocol, Self, TypeVar
 
 from foreword.errors import CapacityError
 
@@ -30,6 +30,10 @@ class Region(Protocol):
         """Copy the rows `sources` to `first` and on; they may overlap."""
         ...
 
+    def copy_rows(self, other: Self, length: int) -> None:
+        """Copy the first `length` rows of another region to the first rows of this one."""
+        ...
+
 
 R = TypeVar("R", bound=Region)
 
@@ -44,18 +48,32 @@ class RegionCache(Generic[R]):
         raise NotImplementedError
 
     def open(self, capacity: int) -> int:
-        """Reserve a region of at least `capacity` rows; returns its slot, the lowest that is free."""
+        """Reserve a sequence slot of at least `capacity` rows; returns its number, the lowest that is free."""
         slot = next(number for number in range(len(self._regions) + 1) if number not in self._regions)
         self._regions[slot] = self._new_region(capacity)
         return slot
 
+    def fork(self, slot: int, length: int, capacity: int) -> int:
+        """A new region that begins with copies of the first `length` committed rows of `slot`; returns its slot."""
+        source = self._region(slot)
+        assert 0 <= length <= source.length, f"cannot fork {length} rows of slot {slot}, which holds {source.length}"
+        forked = self.open(max(capacity, length))
+        region = self._regions[forked]
+        try:
+            region.copy_rows(source, length)
+        except CapacityError:
+            self.close(forked)
+            raise
+        region.length = length
+        return forked
+
     def close(self, slot: int) -> None:
-        """Free the region."""
+        """Free the slot."""
         self._region(slot)
         del self._regions[slot]
 
     def reserve(self, slot: int, capacity: int) -> None:
-        """Make the region at least `capacity` rows long, keeping what it holds.
+        """Make the slot at least `capacity` rows long, keeping what it holds.
 
         A region that grows, grows by half at least: a request that reserves a little at every step copies each row only
         a few times in all.
@@ -93,7 +111,7 @@ class RegionCache(Generic[R]):
 
     @property
     def num_open(self) -> int:
-        """Regions in use."""
+        """Slots in use."""
         return len(self._regions)
 
     def _claim(self, slot: int, num_nodes: int) -> R:

@@ -13,7 +13,7 @@ RopeRows: TypeAlias = tuple[Float[Tensor, "nodes 1 dim"], Float[Tensor, "nodes 1
 
 
 def inverse_frequencies(rope: RopeSpec, head_dim: int, device: torch.device) -> Float[Tensor, " half"]:
-    """Radians a position for each pair of dimensions, float32."""
+    """Radians per position for each pair of dimensions, float32."""
     exponents = torch.arange(0, head_dim, 2, dtype=torch.float32, device=device) / head_dim
     frequencies = 1.0 / rope.theta**exponents / rope.linear_factor
     return frequencies if rope.llama3 is None else _stretch_llama3(frequencies, rope.llama3)

@@ -1,6 +1,6 @@
 """Torch's threads and a runtime's own on the same cores.
 
-A torch operation on a large tensor wakes a thread a core, and those go on spinning for tens of milliseconds, in case there
+A torch operation on a large tensor wakes one thread per core, and those go on spinning for tens of milliseconds, in case there
 is more. A runtime with threads of its own finds its cores taken: one pass of eight took several times as long. Beside
 such a runtime torch does its share of a step, which is small, on one thread.
 """

@@ -1,10 +1,10 @@
-"""How a drafter draws its guesses from its own logits.
+"""How a drafter samples its draft tokens from its own logits.
 
-All guesses after one node are drawn at once, without replacement: add Gumbel noise to the warped log-probabilities
-and take the k largest, in decreasing order [kool19]. Which noise decides what the guesses are good for:
+All candidates after one node are sampled at once, without replacement: add Gumbel noise to the warped log-probabilities
+and take the k largest, in decreasing order [kool19]. The choice of noise decides which verifiers can use them:
 
     SHARED   the target's own noise of that position. Where the two distributions agree, so do the draws: for *match*.
-    OWN      noise of the drafter alone, of this step and node alone. The guesses are then a true sample of the draft
+    OWN      noise of the drafter alone, of this step and node alone. The candidates are then a true sample of the draft
              distribution, independent of everything the verifier draws: what *rejection* and *block* need, together
              with the distribution itself (`DraftTree.draft_probs`).
 
@@ -36,7 +36,7 @@ from foreword.sampling.warp import NEVER, warp_scores
 
 
 class DraftMode(Enum):
-    """Which noise draws the guesses; a verifier says what it wants (`Verifier.draft_mode`)."""
+    """Which noise the candidates are sampled with; a verifier states it (`Verifier.draft_mode`)."""
 
     SHARED = "the target's noise of the position"
     OWN = "the drafter's own noise of the step"
@@ -44,11 +44,11 @@ class DraftMode(Enum):
 
 @dataclass(frozen=True)
 class DraftPlace:
-    """Where guesses are drawn."""
+    """Where candidates are sampled."""
 
     position: int  # of the tokens being drawn, counted from the prompt's first token
-    root_position: int  # of the last known token: len(token_ids) - 1 of the request
-    parent: int = 0  # node of the tree that the guesses follow; OWN noise differs from node to node
+    root_position: int  # of the last committed token: len(token_ids) - 1 of the request
+    parent: int = 0  # node of the tree that the candidates follow; OWN noise differs from node to node
 
 
 class DraftVocab:
@@ -82,7 +82,7 @@ class DraftVocab:
 
 @dataclass(frozen=True)
 class Drawn:
-    """Guesses after one node, in the order they were drawn (best perturbed score first)."""
+    """Candidates after one node, in the order in which they were sampled (highest perturbed score first)."""
 
     token_ids: list[int]  # in the target's vocabulary; fewer than asked for where the distribution holds fewer
     probs: list[float]  # of each under the warped draft distribution (greedy: under its plain softmax)
@@ -92,12 +92,12 @@ class Drawn:
 def draw_drafts(
     logits: Tensor, sampler: Sampler, k: int, place: DraftPlace, mode: DraftMode, vocab: DraftVocab
 ) -> Drawn:
-    """Draw up to `k` different guesses after one node.
+    """Sample up to `k` different candidates after one node.
 
     Args:
-        logits: one row of the drafter, in its own vocabulary; shaped already where the request shapes (`shape_draft`).
+        logits: one row of the drafter, in its own vocabulary; after the request's logits processors, where it has any (`shape_draft`).
         sampler: the request's.
-        k: most guesses.
+        k: most candidates.
         place: position, step and parent.
         mode: the verifier's `draft_mode`.
         vocab: the drafter's vocabulary.
@@ -118,7 +118,7 @@ def draw_drafts(
 def shape_draft(
     logits: Tensor, sampler: Sampler, vocab: DraftVocab, token_ids: Sequence[int], prompt_len: int
 ) -> Tensor:
-    """Draft logits with the request's own shaping (penalties, bias, grammar) after `token_ids`: prompt, answer, path.
+    """Draft logits after the request's logits processors (penalties, bias, grammar), following `token_ids`: prompt, answer, path.
 
     Raises agreement; leaving it out is never wrong.
     """

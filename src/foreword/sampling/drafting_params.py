@@ -1,4 +1,4 @@
-"""How one request is drafted for: what changes the speed of its answer, never its words."""
+"""Drafting options of one request: they change the speed of its answer, never its tokens."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,10 +15,10 @@ class DraftingParams:
 
     Args:
         enabled: False decodes this request plainly, whatever drafter the model has.
-        num_speculative_tokens: most drafted tokens a step for this request, fewer or more than the model's own number;
+        num_speculative_tokens: most drafted tokens per step for this request, fewer or more than the model's own number;
             None takes that one. Without effect where the model has no drafter.
         reference: a text (or token ids) that the answer is expected to resemble, such as the file being edited: a
-            further source of guesses for the drafters ngram and suffix, alone or in a cascade. Others make no use of
+            further source of draft tokens for the drafters ngram and suffix, alone or in a cascade. Others do not use
             it. It is no part of the prompt: the model never reads it, and nothing counts it.
     """
 

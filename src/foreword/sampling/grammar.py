@@ -1,4 +1,4 @@
-"""What an answer must look like: JSON schema, regular expression, choice. Plain data; `sampling.walker` follows it."""
+"""Grammars that constrain an answer: JSON schema, regular expression, choice. Plain data; `sampling.grammar_matcher` follows it."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -11,7 +11,7 @@ from foreword.text_checks import check_unicode
 
 @dataclass(frozen=True)
 class Grammar:
-    """What an answer must look like. Make one by `json_schema`, `regex` or `choice`."""
+    """A constraint on an answer. Create one with `json_schema`, `regex` or `choice`."""
 
     kind: Literal["json_schema", "regex", "choice"]
     source: str
@@ -23,13 +23,13 @@ class Grammar:
             parsed = json.loads(schema) if isinstance(schema, str) else schema
             source = json.dumps(parsed, ensure_ascii=False)
         except (TypeError, ValueError, RecursionError) as error:
-            raise ConfigError(f"the JSON schema of a grammar is no JSON: {error}") from error
+            raise ConfigError(f"the JSON schema of a grammar is not JSON: {error}") from error
         check_unicode("the JSON schema of a grammar", source)
         return cls("json_schema", source)
 
     @classmethod
     def regex(cls, pattern: str) -> "Grammar":
-        """Text that a regular expression matches as a whole."""
+        """Text that the regular expression matches completely."""
         if not isinstance(pattern, str):
             raise ConfigError(f"the regular expression of a grammar is {pattern!r}; allowed: a text")
         check_unicode("the regular expression of a grammar", pattern)

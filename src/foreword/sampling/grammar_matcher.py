@@ -53,7 +53,7 @@ class GrammarCompiler:
         self._made: OrderedDict[Grammar, Any] = OrderedDict()  # the last ones used, the newest at the end
 
     def compile(self, grammar: Grammar) -> "GrammarWalker":
-        """A walker at the start of `grammar`; `ConfigError` says what is wrong with it."""
+        """A grammar matcher at the start of `grammar`; `ConfigError` says what is wrong with the grammar."""
         made = self._made.pop(grammar, None)
         if made is None:
             source = self._source(grammar)
@@ -76,7 +76,7 @@ class GrammarCompiler:
 
 
 class GrammarWalker:
-    """A grammar and a place in it, which moves to any path of tokens that is asked about.
+    """A grammar and a state in it, which moves to any path of tokens.
 
     Every method is a function of its argument alone. A path runs from the first token of the answer.
     """
@@ -84,6 +84,12 @@ class GrammarWalker:
     def __init__(self, matcher: Any, vocab_size: int, end_ids: tuple[int, ...]) -> None:
         self._matcher, self._vocab_size, self._end_ids = matcher, vocab_size, end_ids
         self._path: list[int] = []  # what the matcher has consumed
+
+    def copy(self) -> "GrammarWalker":
+        """Another one, which shares nothing that changes."""
+        made = GrammarWalker(self._matcher.deep_copy(), self._vocab_size, self._end_ids)
+        made._path = list(self._path)
+        return made
 
     def allowed(self, path: Sequence[int]) -> Bool[Tensor, " vocab"] | None:
         """Which tokens may follow `path`; None where the grammar does not allow the path itself."""

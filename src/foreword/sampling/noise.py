@@ -1,9 +1,9 @@
 """Noise as a pure function of where it is used.
 
-Drawing a token is an argmax over `score + gumbel` [gumbel54, maddison14]. The Gumbel noise of a token depends only on
-(seed, sample index, stream, position of the token being drawn, token id): never on the step, the drafter, the batch
-or the device. So plain and speculative decoding meet the same noise at the same place and draw the same token, and a
-drafter may use the target's noise to guess its draw.
+Sampling a token is an argmax over `score + gumbel` [gumbel54, maddison14]. The Gumbel noise of a token depends only on
+(seed, sample index, stream, position of the token being sampled, token id): never on the step, the drafter, the batch
+or the device. So plain and speculative decoding use the same noise at the same position and sample the same token, and a
+drafter may use the target's noise to predict its sample.
 
 The integer part is exact everywhere. A 64-bit row key is mixed from everything but the token id; the 32-bit hash of
 (row key, token id) gives 23 random bits k, and u = (k + 1/2) 2^-23 lies strictly inside (0, 1), so that no noise is
@@ -45,7 +45,7 @@ def row_key(seed: int, sample_index: int, stream: int, position: int, *more: int
 
 
 def token_bits(key: int, token_ids: Int[Tensor, " n"]) -> Int[Tensor, " n"]:
-    """23 random bits a token: two rounds of a 32-bit mixer [wellons18], keyed by the halves of the row key.
+    """23 random bits per token: two rounds of a 32-bit mixer [wellons18], keyed by the halves of the row key.
 
     `token_ids` is int32; so is the result. int32 products wrap, which is what the mixer wants.
     """

@@ -1,4 +1,4 @@
-"""How a request wants its tokens drawn."""
+"""Sampling options of a request."""
 
 import secrets
 from collections.abc import Callable, Mapping
@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from foreword.sampling.user_processors import LogitsProcessor, StatefulProcessor
 
 DEFAULT_MAX_TOKENS = 128
+MAX_N = 128  # answers per prompt
 _LOWEST_TEMPERATURE = 1e-5  # logits divided by less overflow
 
 
@@ -25,17 +26,17 @@ class Warp:
 
     temperature: float = 0.0  # 0 is greedy
     top_k: int = 0  # keep the k largest; 0 keeps all
-    top_p: float = 1.0  # keep the smallest set of the likeliest tokens that holds this mass
-    min_p: float = 0.0  # keep tokens at least this fraction as likely as the likeliest
+    top_p: float = 1.0  # keep the smallest set of most probable tokens whose probabilities sum to this
+    min_p: float = 0.0  # keep tokens whose probability is at least this fraction of the highest
 
     @property
     def is_greedy(self) -> bool:
-        """Whether the likeliest token is taken, without noise."""
+        """Whether the top-1 token is taken, without noise."""
         return self.temperature == 0.0
 
     @property
     def truncates(self) -> bool:
-        """Whether any token is removed before drawing."""
+        """Whether any token is removed before sampling."""
         return not self.is_greedy and (self.top_k > 0 or self.top_p < 1.0 or self.min_p > 0.0)
 
 
@@ -48,29 +49,29 @@ class SamplingParams:
 
     Logits are changed in this order: logit_bias, allowed_token_ids, bad_words, grammar, min_tokens; repetition penalty
     (prompt and answer), presence and frequency penalty (answer only); logits_processors; then temperature, top-k,
-    top-p, min-p. What an earlier part rules out stays out.
+    top-p, min-p. A token that an earlier part excludes stays excluded.
     """
 
-    temperature: float = 0.0
-    top_k: int = 0
-    top_p: float = 1.0
-    min_p: float = 0.0
-    seed: int | None = None
-    n: int = 1  # answers a prompt; answer 0 uses the seed itself
-    max_tokens: int = DEFAULT_MAX_TOKENS
+    temperature: float = 0.0  # 0 is greedy
+    top_k: int = 0  # keep the k most probable tokens; 0 keeps all
+    top_p: float = 1.0  # keep the smallest set of most probable tokens whose probabilities sum to this
+    min_p: float = 0.0  # keep tokens whose probability is at least this fraction of the highest
+    seed: int | None = None  # None: a random one, reported in the result
+    n: int = 1  # answers per prompt, at most 128; answer 0 uses the seed itself
+    max_tokens: int = DEFAULT_MAX_TOKENS  # most new tokens
     min_tokens: int = 0  # no end token or stop string ends the answer before this many tokens precede it
-    stop_token_ids: tuple[int, ...] = ()
-    stop: tuple[str, ...] = ()  # texts that end the answer and are cut off it; one text may be given as it is
-    ignore_eos: bool = False
-    repetition_penalty: float = 1.0  # above 1: tokens of prompt and answer become less likely
-    presence_penalty: float = 0.0  # taken once off the logits of tokens of the answer
-    frequency_penalty: float = 0.0  # taken off for each time they occur in the answer
+    stop_token_ids: tuple[int, ...] = ()  # further tokens that end the answer
+    stop: tuple[str, ...] = ()  # texts that end the answer and are removed from it; one text may be given as it is
+    ignore_eos: bool = False  # continue after the model's end token
+    repetition_penalty: float = 1.0  # above 1: tokens of prompt and answer become less probable
+    presence_penalty: float = 0.0  # subtracted once from the logits of tokens of the answer
+    frequency_penalty: float = 0.0  # subtracted for each time they occur in the answer
     logit_bias: Mapping[int, float] | tuple[tuple[int, float], ...] = ()  # added to logits; kept as pairs
     allowed_token_ids: tuple[int, ...] | None = None  # no others; None allows all
     bad_words: tuple[str | tuple[int, ...], ...] = ()  # token sequences (or texts) that may not be completed
-    grammar: "Grammar | None" = None
+    grammar: "Grammar | None" = None  # what the answer must look like
     logits_processors: tuple["LogitsProcessor | StatefulProcessor", ...] = ()
-    logprobs: int | None = None  # log-probabilities of the answer's tokens, and of this many of the likeliest
+    logprobs: int | None = None  # log-probabilities of the answer's tokens, and of this many top tokens
     prompt_logprobs: int | None = None  # the same of the prompt's tokens
 
     def __post_init__(self) -> None:
@@ -89,7 +90,9 @@ class SamplingParams:
         number("top_p", self.top_p, lambda p: 0 < p <= 1, "above 0, at most 1 (1 keeps all)")
         number("min_p", self.min_p, lambda p: 0 <= p <= 1, "from 0 (off) to 1")
         self._set_integer("top_k", 0, "0 (off) or above")
-        self._set_integer("n", 1, "1 or above")
+        self._set_integer("n", 1, f"from 1 to {MAX_N}")
+        if self.n > MAX_N:
+            raise ConfigError(f"n is {self.n}; allowed: from 1 to {MAX_N}; ask several times for more")
         for name in ("logprobs", "prompt_logprobs"):
             if getattr(self, name) is not None:
                 self._set_integer(name, 0, "None (off), 0 (the token alone) or above")
@@ -150,7 +153,7 @@ class SamplingParams:
             if not isinstance(self.grammar, Grammar):
                 raise ConfigError(f"grammar is {self.grammar!r}; make one by Grammar.json_schema, .regex or .choice")
             if self.ignore_eos:
-                raise ConfigError("ignore_eos goes on past the end token, but a grammar ends with it; leave one out")
+                raise ConfigError("ignore_eos continues after the end token, but a grammar ends with it; leave one out")
 
     def _set(self, name: str, value: Any) -> None:
         object.__setattr__(self, name, value)

@@ -1,6 +1,6 @@
 """Changes of logits by options and history, ahead of the warp.
 
-The stages run in the order of `make_shaper`. Each row is shaped by the tokens before it on its own path, and by nothing
+The stages run in the order of `make_shaper`. Each row is changed by the tokens before it on its own path, and by nothing
 else: a stage that keeps something between calls keeps a memo of a function. That is what makes them exact under
 speculation.
 """
@@ -37,7 +37,7 @@ class TransformersProcessor:
 
 @dataclass(frozen=True)
 class History:
-    """What stands before a token."""
+    """The tokens before a position."""
 
     token_ids: Sequence[int]  # prompt and answer
     answer: Sequence[int]
@@ -75,7 +75,7 @@ class LogitsShaper:
 def make_shaper(
     params: SamplingParams, end_ids: frozenset[int] = frozenset(), grammar: GrammarWalker | None = None
 ) -> LogitsShaper | None:
-    """The shaper of some options; None where they leave logits alone, so that draws may be fused into the pass."""
+    """The logits processor of some options; None where they leave logits unchanged, so that sampling may be fused into the pass."""
     makers: list[Stage | None] = [
         Bias(params.logit_bias) if params.logit_bias else None,
         OnlyAllowed(params.allowed_token_ids) if params.allowed_token_ids is not None else None,
@@ -106,7 +106,7 @@ class Bias:
 
 
 class OnlyAllowed:
-    """Rules out all tokens but some."""
+    """Excludes all tokens except the allowed ones."""
 
     def __init__(self, token_ids: Sequence[int]) -> None:
         self.ids = torch.tensor(sorted(set(token_ids)))
@@ -118,7 +118,7 @@ class OnlyAllowed:
 
 
 class NoBadWords:
-    """Rules out the last token of a sequence where its first ones stand, in the prompt or in the answer."""
+    """Excludes the last token of a sequence where the tokens before it are its first ones, in prompt or answer."""
 
     def __init__(self, words: Sequence[Any]) -> None:
         if any(isinstance(word, str) for word in words):
@@ -134,7 +134,7 @@ class NoBadWords:
 
 
 class FollowGrammar:
-    """Rules out what the grammar does not allow at this place."""
+    """Excludes what the grammar does not allow at this position."""
 
     def __init__(self, grammar: GrammarWalker) -> None:
         self.grammar = grammar
@@ -146,7 +146,7 @@ class FollowGrammar:
 
 
 class NoEarlyEnd:
-    """Rules out the tokens that end an answer until it has some length.
+    """Excludes the tokens that end an answer until it has a minimum length.
 
     They stay where nothing else is left, as when a grammar has come to its end.
     """
@@ -169,7 +169,7 @@ class PenalizeRepetition:
         self.penalty = penalty
 
     def __call__(self, logits: Row, history: History) -> Row:
-        """Once a token, however often it occurs."""
+        """Once per token, however often it occurs."""
         ids = torch.tensor(list(set(history.token_ids)), device=logits.device)
         seen = logits[ids]
         logits[ids] = torch.where(seen < 0, seen * self.penalty, seen / self.penalty)
@@ -225,7 +225,7 @@ class _Stateless:
 
 
 class _StatePath:
-    """Copies of a stateful processor along the last path that was asked about; the nearest one that fits goes on."""
+    """Copies of a stateful processor along the last path; the longest one that is a prefix continues."""
 
     def __init__(self, processor: StatefulProcessor) -> None:
         self._path: list[int] = []

@@ -14,7 +14,7 @@ from foreword.sampling.warp import NO_TOKEN, draw, not_numbers
 
 @dataclass(frozen=True)
 class Draw:
-    """Draw one token after a node of a pass."""
+    """Sample one token after a node of a pass."""
 
     node: int  # index in the packed batch
     warp: Warp
@@ -23,7 +23,7 @@ class Draw:
 
 @runtime_checkable
 class Shaper(Protocol):
-    """Changes logits by what stands before a node, ahead of the warp: bias, grammars, penalties."""
+    """Logits processor: changes logits by the tokens before a node, before the warp: bias, grammars, penalties."""
 
     def __call__(
         self, logits: Float[Tensor, " vocab"], token_ids: Sequence[int], prompt_len: int
@@ -34,7 +34,7 @@ class Shaper(Protocol):
 
 @dataclass(frozen=True)
 class Sampler:
-    """The drawing side of a request's options. The batch index never enters."""
+    """Sampling state of a request. The batch index never enters."""
 
     warp: Warp
     seed: int
@@ -42,7 +42,7 @@ class Sampler:
     shaper: Shaper | None = None
 
     def choose(self, logits: Float[Tensor, " vocab"], token_ids: Sequence[int], prompt_len: int) -> int:
-        """The token drawn after `token_ids`, shaped by them; `CheckpointError` where the logits are no numbers."""
+        """The token sampled after `token_ids`, with their logits processors; `CheckpointError` where the logits are not numbers."""
         token = draw(self.shape(logits, token_ids, prompt_len), self.warp, self.key(len(token_ids)))
         if token == NO_TOKEN:
             raise not_numbers()
@@ -55,13 +55,13 @@ class Sampler:
         return logits if self.shaper is None else self.shaper(logits, token_ids, prompt_len)
 
     def key(self, position: int, stream: Stream = Stream.TARGET) -> int:
-        """Row key of the noise for the token that will stand at `position`."""
+        """Row key of the noise for the token at `position`."""
         return 0 if self.warp.is_greedy else row_key(self.seed, self.sample_index, stream, position)
 
     def step_key(self, stream: Stream, root_position: int, node: int, step: int = 0) -> int:
         """Row key of noise that serves once: for one node of one step, never again at the same position.
 
-        `root_position` is that of the last known token; every step has another one, so it names the step too. A
+        `root_position` is that of the last committed token; every step has another one, so it names the step too. A
         decision that looks past the tokens it keeps (block verification does) leaves the noise of later positions
         conditioned on what it saw: met again in the next step, it would bias the output.
         """

@@ -1,4 +1,4 @@
-"""From logits to what a token is drawn from. The only place where temperature, top-k, top-p and min-p act.
+"""From logits to the distribution that a token is sampled from. The only place where temperature, top-k, top-p and min-p act.
 
 Every truncation is a threshold on the scaled logits: a token stays if its score is at least the threshold. So ties stay
 or go together, the result does not depend on any sort's order, and the distance of a score to the threshold tells how
@@ -18,7 +18,7 @@ from foreword.sampling.noise import MAX_NOISE, gumbel, gumbel_of, token_bits
 from foreword.sampling.params import Warp
 
 NEVER = float("-inf")
-NO_TOKEN = -1  # drawn where the largest of the scores is no number
+NO_TOKEN = -1  # returned where the largest of the scores is not a number
 _NEAR_TOP_K = 12.0  # within this of the best score there are usually more than k tokens, but few
 _NEAR_TOP_P = 8.0  # within this of the best score there is usually more than the mass p
 
@@ -40,17 +40,17 @@ def warp_scores(logits: Float[Tensor, " vocab"], warp: Warp) -> Float[Tensor, " 
 def to_probs(
     logits: Float[Tensor, " vocab"], warp: Warp, dtype: torch.dtype = torch.float32
 ) -> Float[Tensor, " vocab"]:
-    """The distribution a token is drawn from. The scores are float32; `dtype` is that of the softmax."""
+    """The distribution that a token is sampled from. The scores are float32; `dtype` is that of the softmax."""
     return torch.softmax(warp_scores(logits, warp).to(dtype), dim=-1)
 
 
 def draw(logits: Float[Tensor, " vocab"], warp: Warp, key: int, names: Int[Tensor, " vocab"] | None = None) -> int:
-    """The token drawn at one node: the argmax of `perturbed`; ties take the lowest id. `NO_TOKEN` where there is NaN.
+    """The token sampled at one node: the argmax of `perturbed`; ties take the lowest id. `NO_TOKEN` where there is NaN.
 
     With `names` the logits are those of some tokens, which keep the noise that is theirs, and a place among them is drawn.
 
     Noise is computed only for tokens that can win: those that the warp keeps, or, if it keeps all, those that the
-    largest noise there is could lift above the likeliest token with its own noise.
+    largest noise there is could lift above the top-1 token with its own noise.
     """
     likeliest = argmax(logits)
     if warp.is_greedy or likeliest == NO_TOKEN:

@@ -1,9 +1,9 @@
 """Any transformers model as a decoder: general, and slower than foreword's own.
 
-All nodes of all requests are one row of tokens to the model, so its weights are read once a pass, whatever the batch,
+All nodes of all requests are one row of tokens to the model, so its weights are read once per pass, whatever the batch,
 and nothing is padded: the 4-D mask (`hf_mask`) keeps requests, siblings and windows apart, `position_ids` say where each
 node stands, the cache (`hf_cache`) hands out the committed rows of all requests side by side. Attention over the other
-requests' keys is computed and masked away, which is cheap next to reading the weights once a request.
+requests' keys is computed and masked away, which is cheap next to reading the weights once per request.
 
 Which models can be run so is found out by trying (`hf_check`).
 """
@@ -126,7 +126,7 @@ class HFDecoder:
         need: Need,
         top_nodes: Sequence[int],
     ) -> None:
-        """Draws, logits and likeliest tokens from the rows of the head."""
+        """Draws, logits and most probable tokens from the rows of the head."""
         row_of = {node: row for row, node in enumerate(rows)}
         output.choices = draw_tokens(logits, need.draws, row_of, need.names)
         if need.logits:
@@ -156,7 +156,9 @@ class HFDecoder:
         if inputs is not None:
             wanted = (batch.num_nodes, self._spec.hidden_size)
             if tuple(inputs.shape) != wanted:
-                raise ConfigError(f"inputs have shape {tuple(inputs.shape)}; this pass wants {wanted}, a row a node")
+                raise ConfigError(
+                    f"inputs have shape {tuple(inputs.shape)}; this pass wants {wanted}, one row per node"
+                )
             return {"inputs_embeds": inputs[None].to(self.device, self.model.dtype)}
         lowest, highest = int(batch.token_ids.min()), int(batch.token_ids.max())
         if lowest < 0 or highest >= self._spec.vocab_size:

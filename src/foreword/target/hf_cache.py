@@ -1,12 +1,12 @@
 """Keys and values of many requests for a transformers model.
 
-A region holds a pair of tensors a layer, (kv_heads, capacity, dim), allocated when the layer first writes: its shape is
+A region holds a pair of tensors per layer, (kv_heads, capacity, dim), allocated when the layer first writes: its shape is
 the layer's own business (grouped heads, keys and values of different widths, layers that keep none).
 
 A pass sees all its requests as one row of keys: the committed rows of each request, then the nodes of all of them.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -53,9 +53,25 @@ class Region:
                 moved = rows.index_select(1, torch.tensor(sources, device=rows.device))
                 rows[:, first : first + len(sources)].copy_(moved)
 
+    def copy_rows(self, other: "Region", length: int) -> None:
+        """Copy the first `length` rows of another region, of the layers that it holds."""
+        for layer, (keys, values) in other.layers.items():
+            self.layers[layer] = (_allocate(keys, self.capacity), _allocate(values, self.capacity))
+            for mine, theirs in zip(self.layers[layer], (keys, values), strict=True):
+                mine[:, :length].copy_(theirs[:, :length])
+
+    @property
+    def row_bytes(self) -> int:
+        """Memory of a row over all layers that have written; 0 before any has."""
+        return sum(rows.nbytes for pair in self.layers.values() for rows in pair) // max(self.capacity, 1)
+
 
 class HFCache(RegionCache[Region]):
     """`KVCache` of runtime/base.py."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._row_bytes = 0  # of the widest region seen: what a row takes is known once per pass has written
 
     def _new_region(self, capacity: int) -> Region:
         return Region(capacity)
@@ -74,14 +90,22 @@ class HFCache(RegionCache[Region]):
 
     @property
     def num_bytes(self) -> int:
-        """Memory that the regions take."""
-        regions = self._regions.values()
-        return sum(rows.nbytes for region in regions for pair in region.layers.values() for rows in pair)
+        """Memory that the regions take or, where a layer has not written yet, will take."""
+        return sum(self.region_bytes(region.capacity) for region in self._regions.values())
+
+    def region_bytes(self, capacity: int) -> int:
+        """Memory that a region of `capacity` rows takes; 0 before the first pass."""
+        return capacity * (self._row_bytes or self._widest(self._regions.values()))
+
+    def _widest(self, regions: Iterable[Region]) -> int:
+        self._row_bytes = max([self._row_bytes, *(region.row_bytes for region in regions)])
+        return self._row_bytes
 
     def begin_pass(self, batch: PackedBatch, num_layers: int) -> "PassCache":
         """Claim scratch for all nodes; what the model is given as its cache."""
         ends = zip(batch.slots, batch.starts, batch.starts[1:], strict=False)
         regions = [self._claim(slot, end - first) for slot, first, end in ends]
+        self._widest(regions)
         return PassCache(regions, batch.starts, num_layers)
 
 

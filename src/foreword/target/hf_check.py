@@ -70,7 +70,7 @@ def _state_kinds(model: Any, config: Any) -> str | None:
     try:
         layers = DynamicCache(config=config).layers
     except (KeyError, AttributeError, TypeError) as error:
-        return f"a cache of a kind that is not known ({error})"
+        return f"a cache of an unknown kind ({error})"
     known = (DynamicLayer, DynamicSlidingWindowLayer, DummyLayer)
     other = sorted({type(layer).__name__ for layer in layers if type(layer) not in known})
     return f"states of the kind {', '.join(other)} beside keys and values" if other else None
@@ -118,7 +118,7 @@ def _window_plan(model: Any, spec: ModelSpec, kinds: Sequence[str]) -> MaskPlan 
 
 
 def _best_plan(model: Any, spec: ModelSpec, plans: Sequence[MaskPlan]) -> MaskPlan | None:
-    """Of the plans that pass, the one nearest to what the model says by itself."""
+    """Of the plans that pass, the one nearest to the model's output by itself."""
     outcomes = [(Trial(HFDecoder(model, spec, plan)).run(), plan) for plan in plans]
     passed = [(outcome.deviation, index) for index, (outcome, _) in enumerate(outcomes) if outcome.failure is None]
     return plans[min(passed)[1]] if passed else None

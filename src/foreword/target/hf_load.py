@@ -2,12 +2,16 @@
 
 import logging
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from foreword.checkpoint.folder import open_shards
 from foreword.checkpoint.folder_tokenizer import SPECIAL_ROLES, tokenizer_from_folder
-from foreword.checkpoint.hf_config import eos_ids
+from foreword.checkpoint.hf_config import eos_ids, usable_ends
 from foreword.checkpoint.json_file import read_json
+from foreword.checkpoint.options import Options
+from foreword.checkpoint.reading import reason_of
 from foreword.checkpoint.tokenizer import Tokenizer
 from foreword.config import ModelSpec
 from foreword.errors import CheckpointError, ConfigError, UnsupportedModelError
@@ -20,6 +24,9 @@ if TYPE_CHECKING:
     import tokenizers
 
 logger = logging.getLogger(__name__)
+
+FLOATS = ("F32", "F16", "BF16", "F64")
+_SHOWN = 3  # names that a message lists
 
 # Rotary embeddings whose frequencies depend on the longest text of a pass, so on what is drafted and on who shares it.
 _LENGTH_DEPENDENT_ROPE = ("dynamic", "longrope")
@@ -35,7 +42,7 @@ def adopt_model(model: Any, tokenizer: Any, source: str | None = None) -> Loaded
 
     Raises:
         ConfigError: these are not a model and a tokenizer that transformers made.
-        UnsupportedModelError: the model cannot read trees of drafts; says why.
+        UnsupportedModelError: the model cannot score draft trees; says why.
     """
     from transformers import PreTrainedModel
 
@@ -55,9 +62,10 @@ def adopt_model(model: Any, tokenizer: Any, source: str | None = None) -> Loaded
         logger.warning(note)
     dtype, device = str(model.dtype).removeprefix("torch."), str(decoder.device)
     generation = model.generation_config.to_dict() if model.generation_config is not None else {}
-    ends = eos_ids(generation, model.config.to_dict())
-    if not ends and own_tokenizer.eos_token_id is not None:
-        ends = (own_tokenizer.eos_token_id,)
+    tables = {"its generation_config": generation, "its config": model.config.to_dict()}
+    ends = eos_ids(tables, decoder.spec.vocab_size, source)
+    if not ends and (own := own_tokenizer.eos_token_id) is not None:
+        ends = tuple(usable_ends([own], decoder.spec.vocab_size, f"{source}: the tokenizer's eos_token"))
     return LoadedModel(
         AdoptedModel(decoder.spec, source, ends, own_tokenizer),
         RuntimeChoice("torch", dtype, device, "a transformers model"),
@@ -67,32 +75,69 @@ def adopt_model(model: Any, tokenizer: Any, source: str | None = None) -> Loaded
 
 
 def load_folder(folder: Path, source: str, choice: RuntimeChoice) -> LoadedModel:
-    """Load a Hugging Face folder through transformers. Code that comes with a model is not run."""
+    """Load a Hugging Face folder through transformers. Code that comes with a model is not run.
+
+    Raises:
+        CheckpointError: tensors are missing, left over, or of another shape or kind than the model's.
+        UnsupportedModelError: transformers cannot load it, or it cannot read trees of drafts.
+    """
     import torch
     from transformers import AutoModelForCausalLM
 
     tokenizer = tokenizer_from_folder(folder, source)
+    stored = {name: tensor.dtype for file in open_shards(folder) for name, tensor in file.tensors.items()}
     try:
-        model: Any = AutoModelForCausalLM.from_pretrained(
+        loaded: Any = AutoModelForCausalLM.from_pretrained(
             folder,
             dtype=getattr(torch, choice.dtype),
             local_files_only=True,
             trust_remote_code=False,
             use_safetensors=True,
+            output_loading_info=True,
+            ignore_mismatched_sizes=True,  # the report names them, the error does not
         )
+        model, report = loaded
         model = model.to(choice.device)
     except Exception as error:  # an unknown architecture, a missing package, damaged files: each raises its own kind
-        first_line = str(error).partition("\n")[0]
-        raise UnsupportedModelError(f"{source} cannot be loaded by transformers either: {first_line}") from error
-    return adopt_model(model, tokenizer, source)
+        raise UnsupportedModelError(f"{source} cannot be loaded by transformers either: {reason_of(error)}") from error
+    _refuse_misfits(model, report, stored, source)
+    return replace(adopt_model(model, tokenizer, source), choice=choice)
+
+
+_MISFITS = {
+    "missing_keys": "lacks tensors of the model",
+    "unexpected_keys": "has tensors that the model does not use",
+    "mismatched_keys": "has tensors of other shapes than the model's",
+    "error_msgs": "cannot be loaded whole",
+}
+
+
+def _refuse_misfits(model: Any, report: Mapping[str, Any], stored: Mapping[str, str], source: str) -> None:
+    """`CheckpointError` for what transformers would fill with random numbers, leave out, or take for other numbers."""
+    for key, words in _MISFITS.items():
+        if found := sorted(str(one[0] if isinstance(one, tuple) else one) for one in report.get(key) or ()):
+            more = f" and {len(found) - _SHOWN} more" if len(found) > _SHOWN else ""
+            raise CheckpointError(
+                f"{source} {words}: {', '.join(found[:_SHOWN])}{more}; its words would not be the model's: fetch it again"
+            )
+    if getattr(model.config, "quantization_config", None) is not None:
+        return
+    parameters = {name for name, parameter in model.named_parameters() if parameter.is_floating_point()}
+    parameters |= {name.removeprefix(f"{model.base_model_prefix}.") for name in parameters}
+    for name, dtype in stored.items():
+        if dtype not in FLOATS and (name in parameters or name.endswith(".weight")):
+            raise CheckpointError(
+                f"{source}: tensor {name} has dtype {dtype}, which no parameter of this model has; allowed: "
+                f"{', '.join(FLOATS)}; the file is damaged"
+            )
 
 
 def is_causal_folder(folder: Path) -> bool:
     """Whether a folder says that it holds a model that continues a text."""
     if not (folder / "config.json").is_file():
         return False
-    names = read_json(folder / "config.json").get("architectures") or []
-    return any(str(name).endswith(("ForCausalLM", "LMHeadModel")) for name in names)
+    names = Options(read_json(folder / "config.json"), str(folder)).texts("architectures")
+    return any(name.endswith(("ForCausalLM", "LMHeadModel")) for name in names)
 
 
 def spec_of(model: Any, source: str) -> ModelSpec:

@@ -1,6 +1,6 @@
 """A trial of a transformers model: does it read trees as it reads texts?
 
-A dozen made-up tokens go through the adapter in a few passes, and are compared with what the model says by itself: its
+A dozen made-up tokens go through the adapter in a few passes, and are compared with the model's output by itself: its
 own forward over each path, without cache, mask or positions from here.
 
     alone      one chain through cache, 4-D mask and positions
@@ -37,7 +37,7 @@ class Outcome:
     """How a trial ended."""
 
     failure: str | None  # what is wrong, in words
-    deviation: float = float("inf")  # farthest from what the model says by itself, as a share of the logits' spread
+    deviation: float = float("inf")  # farthest from the model's output by itself, as a share of the logits' spread
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ class Trial:
         whole = own[0][1]
         later = self._own([*self._right[:7], *self._other[:5]])
         if _distance(later[:7], whole[:7]) > self._limit * _distance(later[7:], whole[7:]):
-            return Outcome("what it says after a token depends on the tokens that follow; it is no causal model")
+            return Outcome("its output after a token depends on the tokens that follow; it is not a causal model")
         rounding = _distance(self._own(self._right[:7]), whole[:7])  # of passes of different widths
         floor = 1e-4 if self._is_exact else 0.25
         deviation = 0.0
@@ -139,7 +139,7 @@ class Trial:
         positions[4] += 1
         moved = self._run(cache, replace(batch, positions=positions), [4])
         if not self._is_exact and torch.equal(moved[0], base[2]):
-            return "it pays no heed to the positions that it is given"
+            return "it ignores the positions that it is given"
         return None
 
     @property

@@ -1,6 +1,7 @@
 """Bringing models into memory: the target, and a draft model beside it on the same runtime.
 
-A folder whose architecture foreword's own decoders do not have is loaded through transformers (`hf_load`).
+A folder whose architecture foreword's own decoders do not have is loaded through transformers (`hf_load`), and says so.
+Nothing else is: what foreword refuses for another reason would say other tokens there.
 """
 
 import logging
@@ -12,7 +13,8 @@ from typing import TYPE_CHECKING, Any, final
 from foreword.checkpoint.cache import cache_folder
 from foreword.checkpoint.opened import Checkpoint, open_checkpoint
 from foreword.checkpoint.pairing import Pairing, Vocabulary, pair
-from foreword.errors import ConfigError, UnsupportedModelError
+from foreword.checkpoint.paths import is_there, local_path
+from foreword.errors import ConfigError, UnsupportedArchitectureError
 from foreword.progress import reporting, silent
 from foreword.runtime.base import Decoder, Runtime, WeightSource
 from foreword.runtime.select import NATIVE_DTYPES, RuntimeChoice, check_threads, choose_runtime, make_runtime
@@ -29,7 +31,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class LoadedModel:
-    """A model in memory; several `LLM`s may share it."""
+    """A loaded model; several `LLM`s may share it."""
 
     checkpoint: ModelSource
     choice: RuntimeChoice
@@ -40,6 +42,12 @@ class LoadedModel:
     def tokenizer(self) -> "Tokenizer":
         """The model's own."""
         return self.checkpoint.tokenizer
+
+    @property
+    def runs_on(self) -> str:
+        """For people: the runtime and its dtype, and whether transformers computes."""
+        through = "" if isinstance(self.checkpoint, Checkpoint) else " through transformers"
+        return f"{self.choice.name} {self.choice.dtype}{through}"
 
     @property
     def vocabulary(self) -> Vocabulary:
@@ -56,10 +64,10 @@ def load_model(
     kv_dtype: str = "auto",
     isa: str = "auto",
     threads: int | None = None,
-    cache_dir: Path | None = None,
+    cache_dir: str | Path | None = None,
     show_progress: bool = False,
 ) -> LoadedModel:
-    """Bring a model into memory: a Hugging Face folder, a hub id, a GGUF file, or None for the default model.
+    """Load a model: a Hugging Face folder, a hub id, a GGUF file, or None for the default model.
 
     `isa` is the native runtime's instruction set, one of those that this processor runs ("auto": the fastest);
     `kv_dtype` is how the native runtime keeps keys and values: "bfloat16" (what "auto" means there), or "float32" in
@@ -68,14 +76,21 @@ def load_model(
     check_model_name(model)
     choice = choose_runtime(runtime, dtype, device, kv_dtype, isa)
     check_threads(threads)
+    if not isinstance(cache_dir, str | Path | None):
+        raise ConfigError(
+            f"cache_dir is {cache_dir!r}; allowed: the path of a folder, or None for the user's cache folder"
+        )
+    if not isinstance(show_progress, bool):
+        raise ConfigError(f"show_progress is {show_progress!r}; allowed: True or False")
+    cache_dir = None if cache_dir is None else Path(cache_dir)
     try:
         checkpoint = open_checkpoint(model, cache_dir=cache_dir, progress=show_progress)
-    except UnsupportedModelError as refusal:
+    except UnsupportedArchitectureError as refusal:
         if runtime == "native" or dtype in NATIVE_DTYPES or (kv_dtype, isa) != ("auto", "auto"):
             raise
         choice = choose_runtime("torch", dtype, device)
         make_runtime(choice, threads)  # sets the threads, tries the device
-        return _through_transformers(model, choice, refusal)
+        return through_transformers(model, choice, refusal)
     return _load(checkpoint, choice, make_runtime(choice, threads, cache_folder(cache_dir)), show_progress)
 
 
@@ -92,7 +107,7 @@ def check_model_name(model: str | Path | None) -> None:
 def load_draft_model(
     model: str | Path, target: "Target", runtime_of: Callable[[Runtime], Runtime] = lambda runtime: runtime
 ) -> tuple[LoadedModel, Pairing]:
-    """Bring a draft model into memory, on the target's runtime or on `runtime_of` it; and how the two go together.
+    """Load a draft model, on the target's runtime or on `runtime_of` it; and how the two fit together.
 
     Rows of padding beyond its tokenizer are left out, so that it can never propose one.
     """
@@ -101,7 +116,7 @@ def load_draft_model(
         raise ConfigError("a draft model is loaded beside a target that was loaded by name; this one has no tokenizer")
     try:
         checkpoint = open_checkpoint(model)
-    except UnsupportedModelError as refusal:
+    except UnsupportedArchitectureError as refusal:
         return _draft_through_transformers(model, beside, refusal)
     pairing = pair(beside.vocabulary, vocabulary_of(checkpoint))
     runtime = runtime_of(beside.runtime)
@@ -109,27 +124,33 @@ def load_draft_model(
     return _load(checkpoint, choice, runtime, vocab_size=checkpoint.tokenizer.vocab_size), pairing
 
 
-def _through_transformers(
-    model: str | Path | None, choice: RuntimeChoice, refusal: UnsupportedModelError
+def through_transformers(
+    model: str | Path | None, choice: RuntimeChoice, refusal: UnsupportedArchitectureError
 ) -> LoadedModel:
-    """A folder or hub model that foreword's own decoders refused; raises the refusal where it is neither."""
+    """A folder or hub model of an architecture that foreword has no decoder for; raises the refusal where it is neither.
+
+    `choice.reason` of what is loaded says how it runs, and a warning does.
+    """
     folder = None if model is None else _folder_of(model)
     from foreword.target.hf_load import is_causal_folder, load_folder
 
     if folder is None or not is_causal_folder(folder):
         raise refusal
     logger.warning(f"{refusal}; running it through transformers, which is slower")
+    choice = replace(
+        choice, reason="foreword has no decoder for this architecture: through transformers, which is slower"
+    )
     return load_folder(folder, str(model), choice)
 
 
 def _draft_through_transformers(
-    model: str | Path, beside: LoadedModel, refusal: UnsupportedModelError
+    model: str | Path, beside: LoadedModel, refusal: UnsupportedArchitectureError
 ) -> tuple[LoadedModel, Pairing]:
     from foreword.target.hf_adapter import HFDecoder
 
     if beside.choice.name != "torch":
         raise refusal
-    loaded = _through_transformers(model, beside.choice, refusal)
+    loaded = through_transformers(model, beside.choice, refusal)
     pairing, size = pair(beside.vocabulary, loaded.vocabulary), loaded.tokenizer.vocab_size
     assert isinstance(loaded.decoder, HFDecoder), "transformers' models run through the adapter"
     if size < loaded.decoder.spec.vocab_size:
@@ -141,8 +162,8 @@ def _folder_of(model: str | Path) -> Path | None:
     """Where the model's files are; a hub model has been fetched already."""
     from foreword.checkpoint.hub import fetch_from_hub, is_hub_name
 
-    path = Path(model).expanduser()
-    if path.exists() or not is_hub_name(str(model)):
+    path = local_path(model)
+    if is_there(path) or not is_hub_name(str(model)):
         return path if path.is_dir() else None
     fetched = fetch_from_hub(str(model), silent)
     return fetched if fetched.is_dir() else None

@@ -1,4 +1,4 @@
-"""Where a loaded model came from: what the engine asks of it besides passes."""
+"""Where a loaded model came from: what the engine needs of it besides passes."""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING

@@ -1,6 +1,6 @@
-"""The model whose words must come out: a decoder and the cache of its requests."""
+"""The model whose output is wanted: a decoder and the KV cache of its requests."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import final
 
 from foreword.config import ModelSpec
@@ -21,6 +21,7 @@ class Target:
     def __init__(self, decoder: Decoder, model: LoadedModel | None = None) -> None:
         self.decoder, self.model = decoder, model
         self.cache: KVCache = decoder.new_cache()
+        self.reserve: Callable[[int, int], None] = self.cache.reserve  # an engine puts its memory budget here
 
     @property
     def spec(self) -> ModelSpec:
@@ -31,7 +32,7 @@ class Target:
         """Read all nodes once; nothing is committed yet."""
         for request, slot in enumerate(batch.slots):
             num_nodes = batch.starts[request + 1] - batch.starts[request]
-            self.cache.reserve(slot, batch.kv_lens[request] + num_nodes)
+            self.reserve(slot, batch.kv_lens[request] + num_nodes)
         return self.decoder.forward(batch, self.cache, need)
 
     def commit(self, slot: int, path: Sequence[int]) -> None:

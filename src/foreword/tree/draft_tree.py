@@ -22,10 +22,10 @@ from typing import Any
 class DraftTree:
     """A proposal for one request. Cheap to make; `check()` is for tests and debug mode."""
 
-    token_ids: Sequence[int]  # one a node, root first
+    token_ids: Sequence[int]  # one per node, root first
     parents: Sequence[int]  # index of each node's parent; -1 for the root
     num_known: int = 1  # leading nodes that are already decided
-    # Chance that each node is reached, as the drafter sees it; 0 for what is read for the drafter's own sake.
+    # Probability that each node is reached, by the drafter; 0 for nodes that only the drafter itself needs.
     accept_probs: Sequence[float] | None = None
     # Only where a verifier wants them: for each node the row (over the target's vocabulary) that its token was drawn
     # from, None where it was chosen instead. Siblings lie in the order they were drawn and may share a row.
@@ -35,23 +35,23 @@ class DraftTree:
 
     @classmethod
     def chain(cls, known: Sequence[int], drafted: Sequence[int] = ()) -> "DraftTree":
-        """A tree of width 1: the known tokens, then one guess after the other."""
+        """A tree of width 1: the committed tokens, then one draft token after the other."""
         num_nodes = len(known) + len(drafted)
         return cls([*known, *drafted], range(-1, num_nodes - 1), len(known))
 
     @property
     def has_drawn_nodes(self) -> bool:
-        """Whether any node comes with the row it was drawn from."""
+        """Whether any node has the row it was sampled from."""
         return self.draft_probs is not None and any(row is not None for row in self.draft_probs)
 
     @property
     def num_nodes(self) -> int:
-        """Known and drafted nodes together."""
+        """Committed and drafted nodes together."""
         return len(self.token_ids)
 
     @property
     def num_drafted(self) -> int:
-        """Nodes that are guesses."""
+        """Nodes that are draft tokens."""
         return len(self.token_ids) - self.num_known
 
     @property
@@ -122,9 +122,9 @@ class DraftTree:
             parent, token = self.parents[node], self.token_ids[node]
             assert 0 <= parent < node, f"{parent = } of {node = } does not point backwards"
             if node < self.num_known:
-                assert parent == node - 1, f"known {node = } has {parent = }; known nodes form a chain"
+                assert parent == node - 1, f"known {node = } has {parent = }; committed nodes form a chain"
             else:
-                assert parent >= self.num_known - 1, f"{node = } hangs off {parent = }, before the last known node"
+                assert parent >= self.num_known - 1, f"{node = } hangs off {parent = }, before the last committed node"
             assert (parent, token) not in seen, f"{node = }: {parent = } has two children {token}"
             seen.add((parent, token))
         for name in ("accept_probs", "draft_probs"):

@@ -1,4 +1,4 @@
-"""Trees grown by confidence: expand the likeliest nodes level by level, then keep the likeliest of all [eagle2].
+"""Trees grown by confidence: expand the most probable nodes level by level, then keep the most probable of all [eagle2].
 
     level 1      the root's k candidates                           a pool of candidates;
     level 2      k candidates of each of the best `width` of them    a node's score is the sum of the log-probabilities
@@ -6,7 +6,7 @@
     rerank       the best `num_nodes` of the pool
 
 A child's score is never above its parent's, so the best nodes always form a tree. The drafter only ever reads the
-nodes that are expanded: at most `width` a level.
+nodes that are expanded: at most `width` per level.
 """
 
 import math
@@ -60,7 +60,7 @@ class TreeGrowth:
         return tree, [number[node] for node in self.frontier]
 
     def best(self, known: Sequence[int], num_nodes: int) -> DraftTree:
-        """The known tokens and the best `num_nodes` candidates; among equals those that were added first."""
+        """The committed tokens and the best `num_nodes` candidates; of equals those that were added first."""
         kept = sorted(self._best(range(len(self.token_ids)), num_nodes))
         number = {-1: len(known) - 1} | {node: len(known) + i for i, node in enumerate(kept)}
         return DraftTree(

@@ -1,4 +1,4 @@
-"""From parents to who may attend to whom."""
+"""From parents to the attention mask."""
 
 from collections.abc import Sequence
 

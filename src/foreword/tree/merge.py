@@ -11,11 +11,11 @@ from collections.abc import Sequence
 
 from foreword.tree.draft_tree import DraftTree
 
-_FADING = 0.6  # chance of a node, given its parent, where a drafter says nothing about it
+_FADING = 0.6  # probability of a node, given its parent, where a drafter gives none
 
 
 def expected_probs(tree: DraftTree) -> Sequence[float]:
-    """The chance that each node is reached; a guess by depth where the drafter gives none."""
+    """The probability that each node is reached; an estimate by depth where the drafter gives none."""
     if tree.accept_probs is not None:
         return tree.accept_probs
     return [_FADING ** max(0, depth - tree.num_known + 1) for depth in tree.depths]
@@ -27,7 +27,7 @@ def expected_accepted(tree: DraftTree) -> float:
 
 
 def merge(trees: Sequence[DraftTree]) -> DraftTree:
-    """The union of proposals with the same known tokens; a node's chance is the highest that any of them gives it.
+    """The union of proposals with the same committed tokens; a node's probability is the highest that any of them gives it.
 
     Nodes that were drawn at random lose the distribution they came from: which of several proposals a node came from
     can depend on its token. They count as chosen, which every rule takes, if with fewer accepted tokens.

@@ -29,7 +29,7 @@ class PackedBatch:
     positions: Int[np.ndarray, " nodes"]  # int32
     starts: Sequence[int]  # first node of each request, then the number of nodes
     kv_lens: Sequence[int]  # cached positions of each request before the pass
-    slots: Sequence[int]  # each request's region of the KV cache
+    slots: Sequence[int]  # each request's sequence slot in the KV cache
 
     @property
     def num_nodes(self) -> int:

@@ -9,7 +9,7 @@
 A drafter that names its k likeliest next tokens at every depth (Medusa's heads, Token Recycling's table) fills such a
 shape with tokens. With a[d][r] the share of positions at which rank r of depth d is right, and ranks taken as
 independent, a node is reached with the product of a over its path, and the expected number of accepted tokens is the
-sum over the nodes. So the best tree of n nodes is grown greedily, always adding the likeliest node whose parent is in
+sum over the nodes. So the best tree of n nodes is grown greedily, always adding the most probable node whose parent is in
 it [medusa24, section 2.3; sequoia24].
 """
 
@@ -30,7 +30,7 @@ class TreeShape:
 
     parents: tuple[int, ...]
     ranks: tuple[int, ...]  # which of its parent's candidates each node is
-    probs: tuple[float, ...]  # chance that each node is reached
+    probs: tuple[float, ...]  # probability that each node is reached
 
     @property
     def num_nodes(self) -> int:
@@ -39,7 +39,7 @@ class TreeShape:
 
     @property
     def expected_accepted(self) -> float:
-        """Expected number of accepted tokens a step, if the probabilities hold."""
+        """Expected number of accepted tokens per step, if the probabilities hold."""
         return sum(self.probs)
 
     @cached_property
@@ -97,7 +97,7 @@ def best_first(rank_probs: Sequence[Sequence[float]], num_nodes: int, max_depth:
 
 
 def from_paths(probs: dict[tuple[int, ...], float]) -> TreeShape:
-    """The shape whose nodes have these rank paths (Medusa's `choices`), with the chance that each is reached.
+    """The shape whose nodes have these rank paths (Medusa's `choices`), with the probability that each is reached.
 
     Raises:
         ConfigError: a path is empty or its parent is missing.

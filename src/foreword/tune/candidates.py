@@ -25,7 +25,7 @@ class Candidate:
     name: str  # as in --drafters
     config: DraftConfig
     policy: str = "fixed"
-    num_nodes: int | None = None  # most drafted nodes a step; None: the drafter's own number
+    num_nodes: int | None = None  # most drafted nodes per step; None: the drafter's own number
     settings: str = ""  # what is not the default, in words
 
     @property
@@ -49,7 +49,7 @@ def parse_candidates(names: str) -> list[Candidate]:
     if not found:
         raise ConfigError(f"--drafters is {names!r}; allowed: names with commas between, such as suffix,ngram")
     if len({c.name for c in found}) < len(found):
-        raise ConfigError(f"--drafters is {names!r}: a name stands there twice")
+        raise ConfigError(f"--drafters is {names!r}: a name occurs twice")
     return found
 
 

@@ -8,9 +8,8 @@ S(k)    (1 - alpha^(k + 1)) / (1 - alpha) / (T(k + 1) / T(1) + k c)             
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from foreword.adapt.cost import costs_of
 from foreword.adapt.estimate import MOST_DRAFTED, best_k, speed_up
-from foreword.adapt.timing import time_passes
+from foreword.adapt.timing import costs_of, time_passes
 from foreword.checkpoint.pairing import Pairing
 from foreword.engine.stats import RequestStats
 from foreword.target.load_model import LoadedModel, load_draft_model
@@ -34,12 +33,12 @@ class PairFacts:
     k: int | None = None  # what was drafted when alpha was measured
 
     def predicted(self, k: int) -> float | None:
-        """Times plain decoding at k tokens a step."""
+        """Times plain decoding at k tokens per step."""
         return None if self.alpha is None else speed_up(self.alpha, self.c, k, self.verify_costs[k])
 
     @property
     def best(self) -> tuple[int, float] | None:
-        """The best k and its predicted speed-up; k = 0 where none pays."""
+        """The best k and its predicted speed-up; k = 0 where plain decoding is fastest."""
         return None if self.alpha is None else best_k(self.alpha, self.c, self.verify_costs)
 
     def with_alpha(self, stats: Iterable[RequestStats], k: int) -> "PairFacts":

@@ -42,7 +42,7 @@ class Arm:
 
     @property
     def num_nodes(self) -> int:
-        """Most drafted nodes a step."""
+        """Most drafted nodes per step."""
         return self.candidate.num_nodes or self.llm.config.num_speculative_tokens or 0
 
     @property
@@ -76,7 +76,7 @@ class Bench:
 
     def __init__(self, model: LoadedModel, params: SamplingParams) -> None:
         self.model, self.params = model, params.with_seed()
-        self.plain = LLM(model, PLAIN, batch_size=1)
+        self.plain = LLM(model, PLAIN, batch_size=1, prefix_cache=False)
         self.plain_results: list[Result] = []
         self._llms: dict[tuple[object, str], LLM] = {}
         self._turn = 0
@@ -97,7 +97,7 @@ class Bench:
                 arm.llm = self._fresh(arm.candidate)
 
     def _fresh(self, candidate: Candidate) -> LLM:
-        return LLM(self.model, candidate.config, policy=candidate.policy, batch_size=1)
+        return LLM(self.model, candidate.config, policy=candidate.policy, batch_size=1, prefix_cache=False)
 
     def warm_up(self, arms: Sequence[Arm], prompt: TunePrompt) -> None:
         """A few tokens of each, so that nobody pays for the first touch of memory."""

@@ -1,4 +1,4 @@
-"""What was found, as a profile and in words."""
+"""The results as a profile and as text."""
 
 import datetime
 from dataclasses import replace
@@ -95,19 +95,21 @@ def pair_words(facts: PairFacts) -> list[str]:
     if facts.alpha is None or facts.best is None:
         return [*words, f"{cost}; nothing was drafted, so its acceptance is not known"]
     k, gain = facts.best
-    advice = f"{k} tokens a step are best: {gain:.2f} x predicted" if k else "so no number of tokens a step pays"
+    advice = (
+        f"{k} tokens per step are best: {gain:.2f} x predicted" if k else "so no number of tokens per step is faster"
+    )
     return [*words, f"{cost}; {facts.alpha:.0%} of its tokens are accepted (alpha); {advice}"]
 
 
 def answer(outcome: Outcome, profile_path: str | None) -> str:
-    """Should I use speculation for my model on my machine?"""
+    """The answer: is speculation faster for this model on this machine?"""
     winner = outcome.winner
     use = f" Use it with --profile {profile_path}." if profile_path is not None else ""
     if winner is not None:
         speed = winner.speed
         return (
             f"Yes: {winner.candidate.label} makes this model {speed.value:.2f} times as fast on this machine{_interval(winner)}, with the "
-            f"same words in all of {len(winner.results)} answers.{use}"
+            f"same tokens in all of {len(winner.results)} answers.{use}"
         )
     best = next((arm for arm in outcome.arms if arm.fault is None and arm.pairs), None)
     if best is None and any(arm.fault is None for arm in outcome.arms):
@@ -116,7 +118,7 @@ def answer(outcome: Outcome, profile_path: str | None) -> str:
             "fewer --max-tokens. Decode plainly (--drafter none) until then."
         )
     if best is None:
-        return "No: nothing could be measured that says the same words; decode plainly (--drafter none)."
+        return "No: no candidate gave the tokens of plain decoding; decode plainly (--drafter none)."
     comes_to = f"{best.candidate.label}, comes to {best.speed.value:.2f} times plain decoding{_interval(best)}"
     too = "; the profile says so too" if use else ""
     cut = "the time was over before the best were timed against each other" if outcome.is_cut else None
@@ -125,7 +127,9 @@ def answer(outcome: Outcome, profile_path: str | None) -> str:
             f"Too little to tell: the best, {comes_to}, but {reason}. Give more prompts (--prompts) or a longer --time-budget, and let "
             f"nothing else run. Decode plainly (--drafter none) until then{too}."
         )
-    return f"No: nothing surely pays on this machine; the best, {comes_to}. Decode plainly (--drafter none){too}."
+    return (
+        f"No: nothing is certainly faster on this machine; the best, {comes_to}. Decode plainly (--drafter none){too}."
+    )
 
 
 def _interval(arm: Arm) -> str:

@@ -52,13 +52,13 @@ def pays(arm: Arm) -> bool:
 
 
 def doubt(arm: Arm) -> str | None:
-    """Why its times do not tell whether it pays; None where they do, be it that it does not."""
+    """Why its times do not show whether it is faster; None where they do."""
     num_pairs, speed, per_step = len(arm.pairs), arm.speed, arm.tokens_per_step or 1.0
     if 0 < num_pairs < LEAST_PAIRS and speed.high >= _LEAST_GAIN:
         return f"{num_pairs} {'answer was' if num_pairs == 1 else 'answers were'} timed and {LEAST_PAIRS} are needed"
     # A pass with drafts takes no less time than one without: beyond that, something else was at work on the machine.
     if _seems_faster(arm) and speed.value > per_step:
-        return f"drafting cannot be what made it so fast, with {per_step:.2f} tokens a step: the times are noise"
+        return f"drafting cannot be what made it so fast, with {per_step:.2f} tokens per step: the times are noise"
     return None
 
 
@@ -175,7 +175,7 @@ class Search:
                 try:
                     facts = look_at_pair(self.bench.model, candidate.config.path)
                 except ForewordError:
-                    continue  # building the arm fails with the same words, and says them
+                    continue  # building the arm fails with the same tokens, and says them
                 self.outcome.pairs[candidate.name] = facts
 
     def _judge_pairs(self, arms: Sequence[Arm]) -> None:
@@ -188,7 +188,7 @@ class Search:
 
 
 def _ranked(arms: Sequence[Arm]) -> list[Arm]:
-    """The fastest first; those that say other words last."""
+    """The fastest first; those that say other tokens last."""
     return sorted(arms, key=lambda arm: (arm.fault is not None, -arm.speed.value))
 
 

@@ -1,4 +1,4 @@
-"""What every verification rule offers, and how each is found by name."""
+"""The interface of verifiers, and their registry."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -26,11 +26,11 @@ class Ask:
 
 @dataclass(frozen=True)
 class Answers:
-    """What the pass said about one request's nodes, and what stands before them."""
+    """The pass's output for one request's nodes, and the tokens before them."""
 
-    choices: Mapping[int, int]  # drawn token by node of the tree
+    choices: Mapping[int, int]  # sampled token by node of the tree
     logits: Float[Tensor, "wanted vocab"] | None  # in the order asked for
-    token_ids: Sequence[int]  # prompt and answer up to the last known node, which is included
+    token_ids: Sequence[int]  # prompt and answer up to the last committed node, which is included
     prompt_len: int
     step: int  # passes of this request so far: rules that may not reuse noise key it by this
 
@@ -46,7 +46,7 @@ class Verifier(Protocol):
 
     @property
     def is_lossless(self) -> bool:
-        """Whether the output's law is the target's."""
+        """Whether the output has the target's distribution."""
         ...
 
     @property
@@ -55,7 +55,7 @@ class Verifier(Protocol):
         ...
 
     def ask(self, tree: DraftTree, first_node: int, kv_len: int, sampler: Sampler) -> Ask:
-        """What to ask of the pass. The tree's node 0 is the batch's `first_node`."""
+        """What the verifier needs from the pass. The tree's node 0 is the batch's `first_node`."""
         ...
 
     def decide(self, tree: DraftTree, answers: Answers, sampler: Sampler) -> Verdict:
@@ -72,7 +72,7 @@ class Matching:
     draft_mode: DraftMode = DraftMode.SHARED
 
     def ask(self, tree: DraftTree, first_node: int, kv_len: int, sampler: Sampler) -> Ask:
-        """The drawn token at the last known node and at every drafted one; their logits where history shapes them."""
+        """The sampled token at the last committed token and at every drafted node; their logits where logits processors need history."""
         if sampler.shaper is not None:
             return Ask(logits=[first_node + n for n in open_nodes(tree)])
         return Ask(draws=[sampler.draw_after(first_node + n, kv_len + tree.depths[n]) for n in open_nodes(tree)])
@@ -85,7 +85,7 @@ class Matching:
 
 
 class ShapedChoices(Mapping[int, int]):
-    """The token drawn at each node, shaped by the node's own path; worked out only where the walk comes by."""
+    """The token sampled at each node, after logits processors on its own path; computed only for nodes that the walk visits."""
 
     def __init__(self, tree: DraftTree, answers: Answers, sampler: Sampler) -> None:
         assert answers.logits is not None, "shaped choices need logits"
@@ -105,12 +105,12 @@ class ShapedChoices(Mapping[int, int]):
 
 
 def open_nodes(tree: DraftTree) -> range:
-    """The nodes after which a token must be decided: the last known one and all drafted ones."""
+    """The nodes after which a token must be decided: the last committed one and all drafted ones."""
     return range(tree.num_known - 1, tree.num_nodes)
 
 
 def path_tokens(tree: DraftTree, node: int, answers: Answers) -> list[int]:
-    """Everything that stands before the token after `node`: prompt, answer, and the node's own path."""
+    """All tokens before the token after `node`: prompt, answer, and the node's own path."""
     drafted = [tree.token_ids[n] for n in tree.path_to(node) if n >= tree.num_known]
     return [*answers.token_ids, *drafted]
 
@@ -120,7 +120,7 @@ def make() -> Matching:
     return Matching()
 
 
-# A rule's module has a `make` function. All but "typical" are lossless; "match" alone keeps plain decoding's tokens.
+# A verifier's module has a `make` function. All but "typical" are lossless; "match" alone keeps plain decoding's tokens.
 VERIFIERS: dict[str, str] = {
     "match": "foreword.verify.base",
     "rejection": "foreword.verify.rejection",
@@ -130,7 +130,7 @@ VERIFIERS: dict[str, str] = {
 
 
 def make_verifier(verifier: str | Verifier) -> Verifier:
-    """The rule of that name (its module is imported only now), or the rule itself; an unknown name lists the known."""
+    """The verifier of that name (its module is imported now), or the object itself; the error for an unknown name lists all."""
     if not isinstance(verifier, str):
         if not isinstance(verifier, Verifier):
             raise ConfigError(

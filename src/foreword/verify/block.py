@@ -1,4 +1,4 @@
-"""Block verification: the guesses of a chain judged together [block25].
+"""Block verification: the draft tokens of a chain are verified together [block25].
 
 Token by token, a guess is lost as soon as one before it fails. Here each prefix of the chain is judged as a whole,
 and the longest that passes is kept; no rule for a single chain keeps more on average. With x_1..x_n drawn from
@@ -14,8 +14,8 @@ A prefix that failed below a longer one that passed is kept all the same. The nu
 looked at, so they may never be used again (`Sampler.step_key`); the drafter's draws there as well. Chosen guesses are
 point masses, as in `verify.rejection`; with temperature 0 the rule is matching.
 
-Of a tree of chosen guesses the most promising path is judged, as a chain: the law is kept, the other branches are read
-in vain. *rejection* makes use of them.
+Of a tree of deterministic drafts the most promising path is verified, as a chain: the distribution is kept, the other
+branches are not used. *rejection* makes use of them.
 """
 
 from collections.abc import Callable, Sequence
@@ -57,7 +57,7 @@ class Block:
         if not tree.is_chain and tree.has_drawn_nodes:
             raise ConfigError(
                 "verifier 'block' checks chains, and this drafter draws a tree with branches; "
-                "allowed: one guess after the other; use verifier 'rejection' or 'match'"
+                "allowed: chains; use verifier 'rejection' or 'match'"
             )
         return judged_path(tree)[tree.num_known - 1 :]
 

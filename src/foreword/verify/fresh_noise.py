@@ -1,7 +1,7 @@
-"""Chance for the rules that compare distributions: numbers that serve once.
+"""Single-use random numbers for rejection-style verifiers.
 
 Their streams differ from the target's own and from the drafter's, and their keys hold the step, the position of the
-last known token and the node. A rule may look at a node that it does not keep; whatever it learnt there must not meet
+last committed token and the node. A rule may look at a node that it does not keep; whatever it learnt there must not meet
 the same numbers again in the next step.
 """
 
@@ -34,7 +34,7 @@ class FreshNoise:
     """The numbers of one step of one request."""
 
     sampler: Sampler
-    root_position: int  # of the last known token
+    root_position: int  # of the last committed token
     step: int
 
     def accepts(self, node: int, prob: float) -> bool:

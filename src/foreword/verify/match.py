@@ -1,13 +1,13 @@
-"""Verification by matching: the default, and the only rule that keeps the very tokens of plain decoding.
+"""Verification by matching: the default, and the only verifier whose tokens are exactly those of plain decoding.
 
 At every node the target draws its own token with the noise of that position (greedy is the noise-free case). The walk starts at
-the last known node and follows the child that equals the drawn token; the first drawn token without a matching child is
+the last committed token and follows the child that equals the sampled token; the first sampled token without a matching child is
 emitted as the extra token.
 
     emitted_1 = argmax_x [ log p(x | prefix) + g(position, x) ],   and so on along the path
 
 Each emitted token is what plain decoding draws at that place with the same noise, so the output equals plain decoding's token by
-token: not only in law, and whatever the drafts were. Sources: sampling and following a tree is [specinfer23]'s naive rule;
+token: not only in distribution, and whatever the drafts were. Sources: sampling and following a tree is [specinfer23]'s naive rule;
 sharing Gumbel noise by position is a coupling in the sense of [daliri25].
 """
 
@@ -23,10 +23,10 @@ def match(tree: DraftTree, choices: Mapping[int, int]) -> Verdict:
 
     Args:
         tree: the proposal.
-        choices: the token the target drew after each node, for the last known node and all drafted ones.
+        choices: the token that the target sampled after each node, for the last committed token and all drafted nodes.
 
     Raises:
-        CheckpointError: the walk comes to a node at which the target's scores are no numbers.
+        CheckpointError: the walk reaches a node at which the target's scores are not numbers.
     """
     node = tree.num_known - 1
     path = list(range(tree.num_known))

@@ -1,7 +1,7 @@
-"""The slow, exact oracle of every verification rule: rationals and enumeration, no tensors.
+"""The slow, exact oracle of every verifier: rationals and enumeration, no tensors.
 
-A rule is lossless if the law of the tokens it emits, continued by the target's own rows, is the target's law. Here
-that law is added up exactly, over all drafts and all outcomes of the rule, in `Fraction`. A test then asks for equality
+A verifier is lossless if the distribution of the tokens it emits, continued by the target's own rows, is the target's.
+Here that distribution is summed exactly, over all drafts and all outcomes of the rule, in `Fraction`. A test then asks for equality
 with no tolerance, and plants defects that must be seen: a rule's parts are arguments, so that a defect is one line.
 
 For matching the outcome of the target's draws is enumerated: a table that gives one token for every prefix that a walk
@@ -33,7 +33,7 @@ Outcomes = Callable[[DraftTree, Model], Iterable[Outcome]]
 
 
 def target_law(target: Model, length: int) -> Law:
-    """The law of `length` tokens of plain sampling."""
+    """The distribution of `length` tokens of plain sampling."""
     return extend({(): Fraction(1)}, target, length)
 
 
@@ -52,7 +52,7 @@ def extend(law: Law, target: Model, length: int) -> Law:
 
 
 def matching_law(trees: WeightedTrees, target: Model, length: int, rule: MatchRule) -> Law:
-    """The law of `length` tokens when `rule` checks a random tree (trees come with their probabilities)."""
+    """The distribution of `length` tokens when `rule` verifies a random tree (trees come with their probabilities)."""
     law: Law = {}
     for tree, tree_weight in trees:
         for choices, weight in _choice_tables(tree, target):
@@ -62,7 +62,7 @@ def matching_law(trees: WeightedTrees, target: Model, length: int, rule: MatchRu
 
 
 def prefix_of(tree: DraftTree, node: int) -> Prefix:
-    """The drafted tokens from the last known node down to `node`."""
+    """The drafted tokens from the last committed node down to `node`."""
     return tuple(tree.token_ids[n] for n in tree.path_to(node) if n >= tree.num_known)
 
 
@@ -105,7 +105,7 @@ def ordered_draws(row: Row, count: int) -> Iterable[tuple[Prefix, Fraction]]:
 
 
 def law_of_outcomes(trees: WeightedTrees, outcomes: Outcomes, target: Model, length: int) -> Law:
-    """The law of `length` tokens: what a rule accepts, one token more, and the target's own from there."""
+    """The distribution of `length` tokens: what a verifier accepts, one token more, and the target's own from there."""
     emitted: Law = {}
     for tree, tree_weight in trees:
         for accepted, weight, row in outcomes(tree, target):
@@ -116,7 +116,7 @@ def law_of_outcomes(trees: WeightedTrees, outcomes: Outcomes, target: Model, len
 
 
 def expected_len(trees: WeightedTrees, outcomes: Outcomes, target: Model) -> Fraction:
-    """Mean number of tokens a step emits, the extra token included."""
+    """Mean number of tokens per step emits, the extra token included."""
     return sum(
         (w * weight * (len(accepted) + 1) for tree, w in trees for accepted, weight, _ in outcomes(tree, target)),
         Fraction(0),
@@ -209,7 +209,7 @@ def block_chance(weight: Fraction, owed: Fraction) -> Fraction:
 
 
 def last_passed(passed: Sequence[bool]) -> int:
-    """How many guesses to keep: up to the last prefix that passed."""
+    """How many draft tokens to keep: up to the last prefix that passed."""
     return max((i + 1 for i, ok in enumerate(passed) if ok), default=0)
 
 

@@ -1,4 +1,4 @@
-"""Verification by rejection: the most accepted tokens, in the target's law, for drafts that were drawn at random.
+"""Verification by rejection: the target's distribution with the most accepted tokens, for drafts that were sampled.
 
 One guess x, drawn from q, is kept with probability min(1, p(x) / q(x)); if it is not, the token is drawn from what
 the target owes beyond the draft, norm(max(0, p - q)) [leviathan23, chen23]. Several guesses after one node, drawn
@@ -12,7 +12,7 @@ without replacement, are tried in the order they were drawn [eagle24, sequoia24,
 So a chain is the case of one sibling. A guess that was chosen, not drawn (top-k, an n-gram: no row in `draft_probs`)
 is a draw from a point mass: kept with probability R(x), else R loses x and is renormalised.
 
-The output has the law of plain sampling but not its tokens: those depend on the drafts too. With temperature 0 the
+The output has the distribution of plain sampling but not its tokens: those depend on the drafts too. With temperature 0 the
 rule is matching. All of it is float64; the comparison is strict, so that a token the target never says is never kept.
 """
 
@@ -36,7 +36,7 @@ Row = Float[Tensor, " vocab"]
 
 @dataclass(frozen=True)
 class Rejection:
-    """Leviathan's and Chen's rule on chains, multi-round without replacement on trees."""
+    """Leviathan's and Chen's verifier on chains, multi-round without replacement on trees."""
 
     name: str = "rejection"
     is_lossless: bool = True
@@ -109,9 +109,9 @@ def refuse_loose_shape(tree: DraftTree, verifier: str) -> None:
     """Raise `ConfigError` if which nodes are in the tree may depend on what was drawn."""
     if not tree.shape_is_fixed and tree.has_drawn_nodes:
         raise ConfigError(
-            f"verifier {verifier!r} cannot check this drafter's trees: their shape depends on which tokens were drawn "
-            f"(nodes were reranked, pruned or merged), so a node's draft distribution no longer says how likely it was "
-            f"to be there; allowed: chains, and trees in which every drawn node stays; use verifier 'match', which "
+            f"verifier {verifier!r} cannot verify this drafter's trees: their shape depends on which tokens were sampled "
+            f"(nodes were reranked, pruned or merged), so a node's draft distribution no longer says how probable it was "
+            f"to be there; allowed: chains, and trees in which every sampled node stays; use verifier 'match', which "
             f"takes any tree"
         )
 

@@ -27,7 +27,7 @@ class TargetRows:
     """What the target would draw from after each node, worked out when asked for: shaped by its path, warped once."""
 
     def __init__(self, tree: DraftTree, answers: Answers, sampler: Sampler) -> None:
-        assert answers.logits is not None, "rules that compare distributions need logits"
+        assert answers.logits is not None, "verifiers that compare distributions need logits"
         self._tree, self._answers, self._sampler, self._logits = tree, answers, sampler, answers.logits
 
     def __call__(self, node: int) -> Float[Tensor, " vocab"]:

@@ -1,10 +1,10 @@
-"""Typical acceptance [medusa24]: LOSSY. A guess is kept if the target finds it plausible, even if it would not say it.
+"""Typical acceptance [medusa24]: LOSSY. A draft token is kept if the target finds it plausible, even if it would not sample it.
 
     keep x  where  p(x) > min(epsilon, delta exp(-H(p)))
 
 H is the entropy of the target's warped distribution: where the target is unsure, less is asked of a guess. The
-longest path of kept nodes wins, of several the likeliest. The text leans towards the drafter's taste and loses
-variety, so the rule is chosen by name only, is never a default, and results say that it is lossy. With temperature 0
+longest path of kept nodes wins, of several the likeliest. The output is biased towards the draft distribution and loses
+variety, so this verifier is chosen by name only, is never a default, and results say that it is lossy. With temperature 0
 it is exact: matching.
 
 Differences from the authors' code: the token after the path is drawn from p with the target's noise of its position
@@ -29,9 +29,9 @@ from foreword.verify.verdict import Verdict
 
 @dataclass(frozen=True)
 class Typical:
-    """Medusa's relaxed rule. Lossy."""
+    """Medusa's typical acceptance. Lossy."""
 
-    epsilon: float = 0.09  # a token likelier than this is always plausible
+    epsilon: float = 0.09  # a token more probable than this is always plausible
     delta: float = 0.3  # how much less is asked where the target is unsure
     name: str = "typical"
     is_lossless: bool = False

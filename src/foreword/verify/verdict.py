@@ -7,9 +7,9 @@ from dataclasses import dataclass
 class Verdict:
     """The part of a draft tree that the target agrees with, and the token it adds.
 
-    `path` holds node numbers from the root: all known nodes, then the accepted ones. The KV cache keeps exactly these rows.
-    `extra_token` comes from the target at the end of the path; None where the known nodes stop before the end of the prompt,
-    so that nothing can be drawn yet.
+    `path` holds node numbers from the root: all committed tokens, then the accepted nodes. The KV cache keeps exactly these rows.
+    `extra_token` comes from the target at the end of the path; None where the committed tokens stop before the end of the prompt,
+    so that nothing can be sampled yet.
     """
 
     path: tuple[int, ...]

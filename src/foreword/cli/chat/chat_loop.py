@@ -103,7 +103,7 @@ class Chat:
             raise
         except Exception as error:  # a fault must not cost the user the conversation
             last = traceback.extract_tb(error.__traceback__)[-1]
-            note(f"error: {error!r} at {last.filename}:{last.lineno}: a fault of foreword; the conversation goes on")
+            note(f"error: {error!r} at {last.filename}:{last.lineno}: a defect of foreword; the conversation continues")
             return
         if answer.result is None and not answer.text:
             note("stopped before the answer began: the question is taken back")
@@ -148,11 +148,11 @@ class Chat:
             elapsed_s = time.perf_counter() - answer.start_s
             speed, per_step = (answer.num_tokens - answer.num_first) / elapsed_s or None, None
         parts += [] if speed is None else [f"{speed:.1f} tokens/s"]
-        parts += [] if per_step is None else [f"{per_step:.2f} tokens a step"]
+        parts += [] if per_step is None else [f"{per_step:.2f} tokens per step"]
         parts += [f"drafter {self.llm.config.method}"]
         parts += [] if self.params.warp.is_greedy else [f"seed {self.params.seed}"]
         if result is None:
-            parts.append("stopped; what was said stays in the conversation")
+            parts.append("stopped; the text so far stays in the conversation")
         elif result.finish_reason == "length" and answer.num_tokens >= self.params.max_tokens:
             parts.append(f"cut off at --max-tokens {self.params.max_tokens}")
         elif result.finish_reason == "length":
@@ -166,8 +166,8 @@ class Chat:
     def _help(self) -> None:
         for name, (what, _) in self._commands.items():
             note(f"  {name:<8}{what}")
-        note("  Ctrl-C  stop the answer; what was said so far stays in the conversation")
-        note("  A backslash at the end of a line goes on in the next one. Pasted lines are one message.")
+        note("  Ctrl-C  stop the answer; the text so far stays in the conversation")
+        note("  A backslash at the end of a line continues it in the next one. Pasted lines are one message.")
 
     def _clear(self) -> None:
         self.messages = list(self._opening)

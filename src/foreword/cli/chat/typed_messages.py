@@ -1,4 +1,4 @@
-"""Messages for `foreword chat`: typed at a terminal with line editing, or one a line from a pipe.
+"""Messages for `foreword chat`: typed at a terminal with line editing, or one per line from a pipe.
 
 A line that ends in a backslash goes on in the next one. Lines that are pasted together are one message: terminals with
 bracketed paste hand them over as such, and what else arrives at once is gathered.

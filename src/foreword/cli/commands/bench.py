@@ -1,4 +1,4 @@
-"""`foreword bench`: what drafting gains on this machine, measured honestly, with the same words proved first."""
+"""`foreword bench`: what drafting gains on this machine; the tokens are compared before any speed is reported."""
 
 import sys
 from pathlib import Path
@@ -40,7 +40,7 @@ Drafters = Annotated[
     str,
     typer.Option(
         metavar="NAME[=PATH][@SIZE][,...]",
-        help="@ sets the most drafted tokens a step, + joins several to one. none is always there.",
+        help="@ sets the most drafted tokens per step, + merges several into one. none, the baseline, is always included.",
         rich_help_panel=_WHAT,
     ),
 ]
@@ -51,40 +51,40 @@ def bench(
     drafters: Drafters = _DRAFTERS,
     profile: opt.Profile = None,
     verifiers: Annotated[
-        str, typer.Option(help=f"With commas between: {opt.VERIFIER_NAMES}.", rich_help_panel=_WHAT)
+        str, typer.Option(help=f"Separated by commas: {opt.VERIFIER_NAMES}.", rich_help_panel=_WHAT)
     ] = "match",
-    temperatures: Annotated[str, typer.Option(help="With commas between; 0 is greedy.", rich_help_panel=_WHAT)] = "0",
+    temperatures: Annotated[str, typer.Option(help="Separated by commas; 0 is greedy.", rich_help_panel=_WHAT)] = "0",
     batch_sizes: Annotated[
-        str, typer.Option(help="Prompts side by side, with commas between.", rich_help_panel=_WHAT)
+        str, typer.Option(help="Prompts per batch, separated by commas.", rich_help_panel=_WHAT)
     ] = "1",
     stratified: Annotated[
         int | None,
-        typer.Option(help="A fixed subset of so many prompts, alike over categories.", rich_help_panel=_WHAT),
+        typer.Option(help="A fixed subset of this size, balanced over categories.", rich_help_panel=_WHAT),
     ] = None,
     limit: Annotated[int | None, typer.Option(help="Only the first prompts.", rich_help_panel=_WHAT)] = None,
-    max_tokens: Annotated[int, typer.Option(help="Most new tokens an answer.", rich_help_panel=_HOW)] = 128,
-    repeats: Annotated[int, typer.Option(help="Of everything, interleaved.", rich_help_panel=_HOW)] = 3,
+    max_tokens: Annotated[int, typer.Option(help="Most new tokens per answer.", rich_help_panel=_HOW)] = 128,
+    repeats: Annotated[int, typer.Option(help="Runs of every cell, interleaved.", rich_help_panel=_HOW)] = 3,
     seed: Annotated[int, typer.Option(help="For sampled answers.", rich_help_panel=_HOW)] = 0,
     ignore_eos: Annotated[
-        bool, typer.Option("--ignore-eos", help="Go on past the model's end token.", rich_help_panel=_HOW)
+        bool, typer.Option("--ignore-eos", help="Continue after the model's end token.", rich_help_panel=_HOW)
     ] = False,
     speed_of_light: Annotated[
         bool,
         typer.Option(
-            help="Measure what passes cost and what this machine's memory allows: some seconds.", rich_help_panel=_HOW
+            help="Measure pass times and the memory bandwidth of this machine: some seconds.", rich_help_panel=_HOW
         ),
     ] = True,
     json: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Every raw measurement.", rich_help_panel=_OUT)
     ] = None,
     report: Annotated[
-        Path | None, typer.Option(metavar="FILE.html", help="A page to look at.", rich_help_panel=_OUT)
+        Path | None, typer.Option(metavar="FILE.html", help="An HTML report.", rich_help_panel=_OUT)
     ] = None,
     markdown: Annotated[
-        Path | None, typer.Option(metavar="FILE.md", help="A table for a README.", rich_help_panel=_OUT)
+        Path | None, typer.Option(metavar="FILE.md", help="The results as a Markdown table.", rich_help_panel=_OUT)
     ] = None,
     resume: Annotated[
-        bool, typer.Option("--resume", help="Go on with the result in --json.", rich_help_panel=_OUT)
+        bool, typer.Option("--resume", help="Continue the benchmark in --json.", rich_help_panel=_OUT)
     ] = False,
     render: Annotated[
         Path | None,
@@ -93,12 +93,12 @@ def bench(
     peers: Annotated[
         str | None,
         typer.Option(
-            metavar="FILE[,FILE]", help="Comparisons of other engines to put beside ours.", rich_help_panel=_OUT
+            metavar="FILE[,FILE]", help="Measurements of other engines to show beside these.", rich_help_panel=_OUT
         ),
     ] = None,
     peers_prompts: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="The prompts that those were asked, as token ids.", rich_help_panel=_OUT),
+        typer.Option(metavar="FILE", help="The prompts of those measurements, as token ids.", rich_help_panel=_OUT),
     ] = None,
     write_prompts: Annotated[
         Path | None,
@@ -113,13 +113,13 @@ def bench(
     threads: opt.Threads = None,
     isa: opt.Isa = "auto",
 ) -> None:
-    """Compare drafters with plain decoding: first the words, then the time. Exit code 1 where a drafter changes words."""
+    """Compare drafters with plain decoding: first the tokens, then the time. Exit code 1 where a drafter changes tokens."""
     outputs = {"--json": json, "--report": report, "--markdown": markdown, "--write-prompts": write_prompts}
     _check_outputs(outputs)
     if (peers is None) != (peers_prompts is None):
         raise ConfigError("--peers and --peers-prompts go together: the comparison, and the prompts it was asked")
     if resume and json is None:
-        raise ConfigError("--resume goes on with the result in --json FILE; name it")
+        raise ConfigError("--resume continues the benchmark in --json FILE; name it")
     if render is not None:
         from foreword.bench.results import load_result
 

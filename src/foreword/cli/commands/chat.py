@@ -17,7 +17,7 @@ _MAX_TOKENS = 1024  # an answer in a chat may be long: Ctrl-C is at hand
 
 
 def chat(
-    system: Annotated[str | None, typer.Option(metavar="TEXT", help="What the model is told before anything.")] = None,
+    system: Annotated[str | None, typer.Option(metavar="TEXT", help="The system prompt.")] = None,
     model: opt.Model = None,
     drafter: opt.Drafter = None,
     speculative_config: opt.SpeculativeConfig = None,
@@ -37,7 +37,7 @@ def chat(
     presence_penalty: opt.PresencePenalty = opt.DEFAULTS.presence_penalty,
     frequency_penalty: opt.FrequencyPenalty = opt.DEFAULTS.frequency_penalty,
     seed: opt.Seed = None,
-    max_tokens: Annotated[int, typer.Option(help="Most new tokens an answer.", rich_help_panel="Sampling")] = (
+    max_tokens: Annotated[int, typer.Option(help="Most new tokens per answer.", rich_help_panel="Sampling")] = (
         _MAX_TOKENS
     ),
     stop: opt.Stop = None,
@@ -56,7 +56,7 @@ def chat(
         stop=tuple(stop or ()),
     )
     if max_tokens < 1:
-        raise ConfigError(f"--max-tokens is {max_tokens}; allowed: 1 or above, or nothing could be said")
+        raise ConfigError(f"--max-tokens is {max_tokens}; allowed: 1 or above, or there would be no answer")
     draft = opt.draft_options(drafter, speculative_config, num_speculative_tokens, adaptive, profile)
 
     from foreword.cli.chat.chat_loop import Chat
@@ -68,10 +68,7 @@ def chat(
     _check_messages(llm, system)
     reader = MessageReader()
     if reader.is_terminal:
-        choice = llm.model.choice
-        note(
-            f"{llm.model.checkpoint.source}, {choice.name} {choice.dtype}, drafter {llm.config.method}; /help for help"
-        )
+        note(f"{llm.model.checkpoint.source}, {llm.model.runs_on}, drafter {llm.config.method}; /help for help")
     Chat(llm, params, reader, system).run()
 
 

@@ -1,4 +1,4 @@
-"""`foreword check`: your own proof, on your own model and prompts, that drafting changes no word."""
+"""`foreword check`: your own proof, on your own model and prompts, that drafting changes no token."""
 
 import sys
 from pathlib import Path
@@ -44,11 +44,13 @@ def check(
     kv_dtype: opt.KvDtype = "auto",
     threads: opt.Threads = None,
     batch_size: Annotated[
-        int, typer.Option(help="Above 1: run the prompts side by side as well.", rich_help_panel="Model")
+        int, typer.Option(help="Above 1: run the prompts in batches of this size as well.", rich_help_panel="Model")
     ] = 1,
     temperature: Annotated[
         float,
-        typer.Option(help="Of the sampled answers, beside the greedy ones; 0: no sampled.", rich_help_panel="Sampling"),
+        typer.Option(
+            help="Of the sampled answers, in addition to greedy ones; 0: greedy only.", rich_help_panel="Sampling"
+        ),
     ] = _TEMPERATURE,
     seed: opt.Seed = None,
     max_tokens: opt.MaxTokens = opt.DEFAULTS.max_tokens,
@@ -87,7 +89,7 @@ def _load(model: str | None, draft: dict[str, Any], **options: Any) -> "LLM":
     chosen = _chosen(draft)
     if chosen.method == "none":
         raise ConfigError("check compares a drafter with plain decoding, which is what 'none' is; name another one")
-    return LLM(model, show_progress=sys.stderr.isatty(), **draft, **options)
+    return LLM(model, show_progress=sys.stderr.isatty(), prefix_cache=False, **draft, **options)
 
 
 def _chosen(draft: dict[str, Any]) -> "DraftConfig":
@@ -122,7 +124,7 @@ def _modes(promise: str, greedy: "Mode", sampled: SamplingParams) -> tuple[list[
     name = f"temperature {sampled.temperature:g}"
     if promise == "law":
         return [greedy], (
-            f"{name} is left out: this rule keeps the probabilities of sampled answers, not their tokens, so they cannot be "
+            f"{name} is left out: this verifier keeps the distribution of sampled answers, not their tokens, so they cannot be "
             f"compared token by token; --verifier match can"
         )
     return [greedy, Mode(name, sampled)], None

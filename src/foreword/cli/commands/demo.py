@@ -1,4 +1,4 @@
-"""`foreword demo`: the same words, faster; and what happens when the rule that keeps them the same is broken."""
+"""`foreword demo`: the same tokens, faster; and what the check finds when the acceptance rule is broken."""
 
 import sys
 from typing import TYPE_CHECKING, Annotated
@@ -32,10 +32,10 @@ def demo(
     runtime: opt.Runtime = "auto",
     dtype: opt.Dtype = "auto",
     threads: opt.Threads = None,
-    seed: Annotated[int, typer.Option(help="For the sampled runs.")] = 7,
-    max_tokens: Annotated[int, typer.Option(min=2, help="Most new tokens an answer.")] = 80,
+    seed: Annotated[int, typer.Option(help="Seed of the sampled runs.")] = 7,
+    max_tokens: Annotated[int, typer.Option(min=2, help="Most new tokens per answer.")] = 80,
 ) -> None:
-    """Generate a few answers plainly and drafting ahead: same tokens, fewer steps, less time."""
+    """Generate a few answers with and without drafting: same tokens, fewer steps, less time."""
     greedy = SamplingParams(max_tokens=max_tokens)
     sampled = SamplingParams(max_tokens=max_tokens, temperature=_TEMPERATURE, seed=seed)
 
@@ -49,8 +49,9 @@ def demo(
     options = {"runtime": runtime, "dtype": dtype, "threads": threads, "show_progress": sys.stderr.isatty()}
     if break_rule and drafter is None and profile is None:
         drafter = STEADY_METHOD  # a rule can only be caught where something is drafted, whether it pays or not
-    ahead = LLM(model, **opt.draft_options(drafter, None, num_speculative_tokens, profile=profile), **options)
-    plain = LLM(ahead.model, "none")
+    draft = opt.draft_options(drafter, None, num_speculative_tokens, profile=profile)
+    ahead = LLM(model, prefix_cache=False, **draft, **options)
+    plain = LLM(ahead.model, "none", prefix_cache=False)
     _print_model(ahead)
     cases = _cases(ahead, {"greedy": greedy, f"temperature {_TEMPERATURE}": sampled})
     if break_rule:
@@ -91,7 +92,9 @@ def _print_verdict(llm: "LLM", cases: list["Case"]) -> int:
 
     from foreword.bench.demo_run import differences, steps_of, tok_per_s
 
-    table = Table("prompt", "mode", "same tokens", "tokens", "tokens a step", "plain tok/s", "ahead tok/s", "ratio")
+    table = Table(
+        "prompt", "mode", "same tokens", "tokens", "tokens per step", "plain tok/s", "drafting tok/s", "ratio"
+    )
     found: list[tuple[Case, Difference]] = []
     for case in cases:
         case_differences = differences(llm, case)
@@ -109,7 +112,9 @@ def _print_verdict(llm: "LLM", cases: list["Case"]) -> int:
         plain = steps_of([run for case in cases for run in case.plain])
         if ahead.seconds and plain.seconds:
             cost = ahead.seconds / plain.seconds
-            print(f"why: a step ahead brings {ahead.tokens:.2f} tokens and takes as long as {cost:.2f} plain ones")
+            print(
+                f"why: a step with drafts yields {ahead.tokens:.2f} tokens and takes as long as {cost:.2f} plain steps"
+            )
     for case, difference in found:
         print(f"{case.name}, {case.mode}: {explain(llm, difference)}")
     print(f"same tokens: {_same([difference for _, difference in found])}")
@@ -123,7 +128,7 @@ def _show_broken_rule(ahead: "LLM", plain: "LLM", cases: list["Case"]) -> int:
     from foreword.engine.llm import LLM
 
     print("\nplanted: a rule that accepts every drafted token without asking the model")
-    broken = LLM(ahead.model, ahead.config, verifier=AcceptEverything())
+    broken = LLM(ahead.model, ahead.config, verifier=AcceptEverything(), prefix_cache=False)
     caught, is_right_rule_clean = 0, True
     for case in cases:
         case.plain += plain.generate([case.prompt_ids], case.params)
@@ -134,9 +139,9 @@ def _show_broken_rule(ahead: "LLM", plain: "LLM", cases: list["Case"]) -> int:
         caught += bool(wrong)
         is_right_rule_clean &= all(difference.is_near_tie for difference in honest)
         print(f"\n--- {case.name}, {case.mode}")
-        print(f"rule match              same tokens: {_same(honest)}")
+        print(f"verifier match              same tokens: {_same(honest)}")
         reasons = "".join(f", {explain(ahead, difference)}" for difference in wrong)
-        print(f"rule accept everything  same tokens: {_same(wrong)}{reasons}")
+        print(f"verifier accept everything  same tokens: {_same(wrong)}{reasons}")
     print(f"\nthe check caught the planted rule in {caught} of {len(cases)} answers")
     if not caught:
         print("nothing was caught: this drafter proposed nothing wrong; try another --drafter or more --max-tokens")

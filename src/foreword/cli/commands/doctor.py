@@ -72,15 +72,20 @@ def _print_facts(facts: dict[str, Any]) -> None:
         "native runtime": "available" if native["is_available"] else f"not available: {native['problem']}",
         "chosen here": f"{facts['choice']['runtime']} {facts['choice']['dtype']}: {facts['choice']['reason']}",
         "default drafter": "{default}: {why}; {otherwise}".format(**facts["drafter"]),
+        "trained drafters": ", ".join(facts["trained_drafters"]) or "none",
         "compilers": ", ".join(facts["compilers"].values()) or "none found",
         "cache": f"{cache['folder']}, {cache['free_bytes'] / 1e9:.1f} GB free",
         "default model": is_cached,
     }
+    if (budget := facts["kv_cache"]["budget_bytes"]) is not None:
+        rows["key-value cache"] = (
+            f"up to {budget / 1e9:.1f} GB of the memory that is free now, less the model's weights"
+        )
     table = Table.grid(padding=(0, 2))
     for name, value in rows.items():
         table.add_row(name, str(value))
     screen = console()
     screen.print(table)
-    screen.print("\nadvice:" if facts["advice"] else "\nnothing to mend.")
+    screen.print("\nadvice:" if facts["advice"] else "\nNo problems found.")
     for line in facts["advice"]:
         screen.print(f"- {line}")

@@ -10,19 +10,20 @@ from foreword.errors import ConfigError
 
 _SIZES = "7B,70B,405B"
 _UNITS = {"K": 1e3, "M": 1e6, "B": 1e9, "T": 1e12}
+_LEAST, _MOST = 1e-6, 1e9  # of a device's figures
 _TABLE_K = (1, 2, 3, 4, 5, 7, 10)
 
-Alpha = Annotated[float, typer.Option(help="Share of drafted tokens that is accepted, 0 to 1.")]
+Alpha = Annotated[float, typer.Option(help="Acceptance rate of drafted tokens, 0 to 1.")]
 Cost = Annotated[float, typer.Option("--c", help="Time of one draft step over that of one target pass.")]
-Drafted = Annotated[int | None, typer.Option("--k", help="Tokens drafted a step. Default: the best.")]
+Drafted = Annotated[int | None, typer.Option("--k", help="Tokens drafted per step. Default: the best.")]
 Verify = Annotated[
     float,
     typer.Option(
         help="What each drafted token adds to a target pass, in plain passes; `foreword profile` measures it."
     ),
 ]
-Sizes = Annotated[str, typer.Option(help="Model sizes, with commas between: 135M, 7B, 0.5B.")]
-Bits = Annotated[float, typer.Option(help="Bits a weight.")]
+Sizes = Annotated[str, typer.Option(help="Model sizes, separated by commas: 135M, 7B, 0.5B.")]
+Bits = Annotated[float, typer.Option(help="Bits per weight.")]
 Tflops = Annotated[float | None, typer.Option(help="Your device's arithmetic, in TFLOP/s; with --bandwidth.")]
 Bandwidth = Annotated[float | None, typer.Option(help="Your device's memory, in GB/s; with --tflops.")]
 Json = Annotated[bool, typer.Option("--json", help="Data as JSON on stdout.")]
@@ -39,7 +40,7 @@ def estimate(
     bandwidth: Bandwidth = None,
     json: Json = False,
 ) -> None:
-    """Estimate speculation from formulas: tokens a step, speed-up, best k, and where a device stops being memory-bound."""
+    """Estimate speculation from formulas: tokens per step, speed-up, best k, and where a device stops being memory-bound."""
     data = {
         "speculation": _speculation(alpha, c, k, verify_cost),
         "devices": _devices(parameters, bits, tflops, bandwidth),
@@ -70,8 +71,9 @@ def _devices(parameters: str, bits: float, tflops: float | None, bandwidth: floa
 
     if (tflops is None) != (bandwidth is None):
         raise ConfigError("--tflops and --bandwidth describe one device together; give both")
-    if tflops is not None and bandwidth is not None and (tflops <= 0 or bandwidth <= 0):
-        raise ConfigError(f"--tflops is {tflops:g} and --bandwidth {bandwidth:g}; allowed: both above 0")
+    for option, value, most in (("--bits", bits, 64), ("--tflops", tflops, _MOST), ("--bandwidth", bandwidth, _MOST)):
+        if value is not None and not _LEAST <= value <= most:
+            raise ConfigError(f"{option} is {value:g}; allowed: a number from {_LEAST:g} to {most:g}")
     own = [] if tflops is None or bandwidth is None else [Device("yours", tflops * 1e12, bandwidth * 1e9)]
     rows = []
     for size in parameters.split(","):
@@ -98,7 +100,7 @@ def parse_count(text: str) -> float:
     unit = _UNITS.get(text[-1:].upper())
     try:
         count = float(text[:-1]) * unit if unit else float(text)
-        if not math.isfinite(count):
+        if not 0 < count < math.inf:
             raise ValueError
         return count
     except ValueError as error:
@@ -113,7 +115,7 @@ def _show(data: dict[str, Any], bits: float) -> None:
     found = data["speculation"]
     out = console()
     table = Table(title=f"acceptance {found['alpha']:g}, a draft step costs {found['c']:g} of a target pass")
-    for name in ("drafted (k)", "tokens a step", "speed-up"):
+    for name in ("drafted (k)", "tokens per step", "speed-up"):
         table.add_column(name, justify="right")
     for row in found["rows"]:
         mark = " *" if row["k"] == found["best_k"] else ""
@@ -122,9 +124,9 @@ def _show(data: dict[str, Any], bits: float) -> None:
     if found["best_k"]:
         out.print(f"best: k = {found['best_k']}, {found['best_speed_up']:.2f} times plain decoding")
     else:
-        out.print("drafting does not pay here: a drafted token is accepted less often than it costs")
+        out.print("drafting is not faster here: a drafted token costs more than its acceptance gains")
     table = Table(
-        title=f"one plain token, weights of {bits:g} bits; ridge: tokens a pass may hold before it costs more"
+        title=f"one plain token, weights of {bits:g} bits; ridge: tokens that a pass may hold before it costs more"
     )
     for name in ("model", "device", "GB read", "GFLOP", "tokens/s at most", "arithmetic used", "ridge, tokens"):
         table.add_column(name, justify="left" if name in ("model", "device") else "right")

@@ -40,8 +40,8 @@ def generate(
         Path | None,
         typer.Option(
             metavar="FILE",
-            help="A text that the answer to --prompt should resemble, such as the file it edits: ngram and suffix draft "
-            'from it too. In --prompts: the key "reference".',
+            help="A text that the answer to --prompt should resemble, such as the file it edits: ngram and suffix also draft "
+            'from it. In --prompts: the key "reference".',
             rich_help_panel=_PROMPTS,
         ),
     ] = None,
@@ -49,7 +49,7 @@ def generate(
         bool,
         typer.Option(
             "--all-turns",
-            help="Ask all turns of a line, the model's own answers in between. In --json, text, tokens and counts are "
+            help="Ask all turns of a line, with the model's own answers in between. In --json, text, tokens and counts are "
             'those of its answers together; "turns" has each by itself.',
             rich_help_panel=_PROMPTS,
         ),
@@ -211,8 +211,8 @@ def _summary(llm: "LLM", conversation: "Conversation") -> str:
     data = record(llm, conversation)
     parts = [f"{data['new_tokens']} tokens ({data['finish_reason']})"]
     if data["tokens_per_step"] is not None:
-        parts.append(f"{data['tokens_per_step']:.2f} tokens a step")
+        parts.append(f"{data['tokens_per_step']:.2f} tokens per step")
     if data["decode_tok_per_s"] is not None:
         parts.append(f"{data['decode_tok_per_s']:.1f} tokens/s")
-    parts.append(f"{data['runtime']} {data['dtype']}, drafter {data['drafter']}, seed {data['seed']}")
+    parts.append(f"{llm.model.runs_on}, drafter {data['drafter']}, seed {data['seed']}")
     return ", ".join(parts)

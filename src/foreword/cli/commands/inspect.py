@@ -26,9 +26,9 @@ def inspect(
     threads: opt.Threads = None,
     json: opt.Json = False,
 ) -> None:
-    """Say what a model is, what it needs and what can draft for it, or whether a drafter fits a model and what it gains.
+    """Describe a model, its memory needs and the drafters that fit it, or whether a drafter fits a model and what it gains.
 
-    Without anything: the default model. A drafter is tried beside --model, else beside the default model.
+    Without an argument: the default model. A drafter is tested with --model, or else with the default model.
     """
     from foreword.bench.drafter_facts import drafter_kind
     from foreword.target.load_model import check_model_name
@@ -53,9 +53,15 @@ def inspect(
 
 def _inspect_model(model: str | None, json: bool) -> None:
     from foreword.checkpoint.opened import open_checkpoint
-    from foreword.cli.render.model_sheet import model_facts
+    from foreword.cli.render.model_sheet import adopted_facts, model_facts
+    from foreword.errors import UnsupportedArchitectureError
 
-    facts = model_facts(open_checkpoint(model, progress=sys.stderr.isatty()))
+    try:
+        facts = model_facts(open_checkpoint(model, progress=sys.stderr.isatty()))
+    except UnsupportedArchitectureError:  # what transformers holds is known only once it is loaded
+        from foreword.target.load_model import load_model
+
+        facts = adopted_facts(load_model(model))
     if json:
         print_json(facts)
     else:
@@ -70,11 +76,13 @@ def _print_facts(facts: dict[str, Any]) -> None:
     head = "the embedding, shared" if sizes["tied_head"] else "its own"
     template = "with chat template" if tokenizer["has_chat_template"] else "no chat template"
     millions, streamed = facts["num_parameters"] / 1e6, facts["num_streamed_parameters"] / 1e6
+    stored = f"{facts['stored_as']}, {size_text(facts['stored_bytes'])}" if facts["stored_bytes"] else None
     rows = {
+        "runs on": facts["runs_on"],
         "model": facts["model"],
         "family": facts["family"],
-        "parameters": f"{millions:.1f}M, {streamed:.1f}M read a pass",
-        "stored as": f"{facts['stored_as']}, {size_text(facts['stored_bytes'])}",
+        "parameters": f"{millions:.1f}M, {streamed:.1f}M read per pass",
+        "stored as": stored,
         "layers": f"{sizes['num_layers']} of width {sizes['hidden_size']}, feed-forward {sizes['intermediate_size']}",
         "heads": f"{sizes['num_heads']} over {sizes['num_kv_heads']} key-value heads of {sizes['head_dim']}",
         "output head": f"{sizes['vocab_size']} rows, {head}",
@@ -82,11 +90,12 @@ def _print_facts(facts: dict[str, Any]) -> None:
         "tokenizer": f"{tokenizer['vocab_size']} tokens, {template}",
         "end tokens": ends,
         "weights in memory": ", ".join(f"{dtype} {size_text(size)}" for dtype, size in facts["weight_bytes"].items()),
-        "cache a token": ", ".join(f"{name} {size_text(size)}" for name, size in facts["kv_bytes_per_token"].items()),
+        "cache per token": ", ".join(f"{name} {size_text(size)}" for name, size in facts["kv_bytes_per_token"].items()),
     }
     table = Table.grid(padding=(0, 2))
     for name, value in rows.items():
-        table.add_row(name, str(value))
+        if value is not None:
+            table.add_row(name, str(value))
     screen = console()
     screen.print(table)
     screen.print("\nwhat can draft for it (--drafter NAME):")

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 _BAR_WIDTH = 40
 
-Widths = Annotated[str, typer.Option(help="Nodes a pass, with commas between.")]
+Widths = Annotated[str, typer.Option(help="Nodes per pass, separated by commas.")]
 Context = Annotated[int, typer.Option(help="Committed tokens that every pass attends to.")]
 Repeats = Annotated[int, typer.Option(help="Passes of each width; the median counts.")]
 Plot = Annotated[Path | None, typer.Option(help="Write the curve as an SVG picture.")]
@@ -33,7 +33,7 @@ def profile(
     plot: Plot = None,
     json: opt.Json = False,
 ) -> None:
-    """Measure the cost of a pass by its width: every node's head and draw included."""
+    """Measure the cost of a pass by its width, with every node's head and sampling included."""
     sizes = _parse_widths(widths)
     for name, value in (("context", context), ("repeats", repeats)):
         if value < 1:

@@ -64,10 +64,12 @@ def train(
     draft_vocab_size: Annotated[
         int, typer.Option(help="Most frequent tokens that are drafted.", rich_help_panel=_TRAIN)
     ] = 8000,
-    unroll: Annotated[int, typer.Option(help="eagle3: own steps it learns to stand on.", rich_help_panel=_TRAIN)] = 4,
-    num_heads: Annotated[int, typer.Option(help="medusa, medusa2: deepest guess.", rich_help_panel=_TRAIN)] = 4,
+    unroll: Annotated[int, typer.Option(help="eagle3: training-time-test steps.", rich_help_panel=_TRAIN)] = 4,
+    num_heads: Annotated[
+        int, typer.Option(help="medusa, medusa2: number of heads, the deepest draft.", rich_help_panel=_TRAIN)
+    ] = 4,
     head_layers: Annotated[
-        int, typer.Option(help="medusa, medusa2: residual layers a head.", rich_help_panel=_TRAIN)
+        int, typer.Option(help="medusa, medusa2: residual layers per head.", rich_help_panel=_TRAIN)
     ] = 1,
     share_output: Annotated[
         bool,
@@ -91,12 +93,12 @@ def train(
     heads_weight: Annotated[
         float,
         typer.Option(
-            help="medusa2: weight of the heads' loss in what tunes the model, beside keeping its words.",
+            help="medusa2: weight of the heads' loss relative to the KL term.",
             rich_help_panel=_TRAIN,
         ),
     ] = 0.01,
     batch_tokens: Annotated[int, typer.Option(help="Answer tokens a training step.", rich_help_panel=_TRAIN)] = 512,
-    learning_rate: Annotated[float, typer.Option(help="The highest.", rich_help_panel=_TRAIN)] = 1e-3,
+    learning_rate: Annotated[float, typer.Option(help="Peak learning rate.", rich_help_panel=_TRAIN)] = 1e-3,
     seed: Annotated[int, typer.Option(help="Of data, order and first weights.", rich_help_panel=_TRAIN)] = 0,
     eval_every: Annotated[
         str, typer.Option(help="Time between measurements on held-out prompts.", rich_help_panel=_TRAIN)
@@ -104,11 +106,9 @@ def train(
     runtime: opt.Runtime = "auto",
     dtype: opt.Dtype = "auto",
     threads: opt.Threads = None,
-    batch_size: Annotated[
-        int, typer.Option(help="Prompts that are answered side by side.", rich_help_panel=_DATA)
-    ] = 48,
+    batch_size: Annotated[int, typer.Option(help="Prompts per batch while answering.", rich_help_panel=_DATA)] = 48,
 ) -> None:
-    """Train a drafter for a model on the model's own answers. Run it again to go on after a break."""
+    """Train a drafter for a model on the model's own answers. Run it again to resume."""
     begun_s = time.monotonic()
     if method not in METHOD_NAMES:
         raise UnknownNameError("method", method, METHOD_NAMES)

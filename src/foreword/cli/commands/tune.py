@@ -28,7 +28,7 @@ def tune(
         Path | None,
         typer.Option(
             metavar="FILE.jsonl",
-            help="Prompts like those you will ask, as for generate. Default: a few short ones of different kinds.",
+            help="Prompts like those you will use, as for generate. Default: a few short ones of different kinds.",
             rich_help_panel=_TUNE,
         ),
     ] = None,
@@ -37,7 +37,7 @@ def tune(
         str | None,
         typer.Option(
             metavar="NAME,NAME,...",
-            help='What to try; "+" joins drafters whose trees are merged. Default: all that need no training, and trained ones '
+            help='What to try; "+" merges the trees of several drafters. Default: all that need no training, and trained ones '
             "made for this model.",
             rich_help_panel=_TUNE,
         ),
@@ -47,7 +47,7 @@ def tune(
         typer.Option(metavar="PATH", help="A smaller model to try as well; repeatable.", rich_help_panel=_TUNE),
     ] = None,
     time_budget: Annotated[
-        str, typer.Option(help="For the measuring, loading apart: 90s, 2m, 1h.", rich_help_panel=_TUNE)
+        str, typer.Option(help="For the measurements, without loading: 90s, 2m, 1h.", rich_help_panel=_TUNE)
     ] = "2m",
     out: Annotated[Path, typer.Option(help="Where the profile goes.", rich_help_panel=_TUNE)] = _OUT,
     json: opt.Json = False,
@@ -59,10 +59,10 @@ def tune(
     temperature: opt.Temperature = opt.DEFAULTS.temperature,
     seed: Annotated[int, typer.Option(help="Of sampled answers.", rich_help_panel="Sampling")] = 1,
     max_tokens: Annotated[
-        int, typer.Option(help="Most new tokens an answer.", rich_help_panel="Sampling")
+        int, typer.Option(help="Most new tokens per answer.", rich_help_panel="Sampling")
     ] = _MAX_TOKENS,
 ) -> None:
-    """Measure which drafter and settings pay for a model on this machine, if any, and write a profile for --profile."""
+    """Measure which drafter and settings are fastest for a model on this machine, if any, and write a profile for --profile."""
     params = SamplingParams(max_tokens=max_tokens, temperature=temperature, seed=seed)
     if max_tokens < 2:
         raise ConfigError(f"--max-tokens is {max_tokens}; allowed: 2 or above, or there is nothing to time")

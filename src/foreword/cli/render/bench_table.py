@@ -50,8 +50,8 @@ def print_summary(data: Mapping[str, Any]) -> None:
 def _table(mode: Mapping[str, Any]) -> Table:
     table = Table(title=mode["name"], title_justify="left")
     table.add_column("drafter")
-    table.add_column("same words")
-    for name in ("tokens a step", "tok/s", "times plain", "95 %", "repeating little"):
+    table.add_column("same tokens")
+    for name in ("tokens per step", "tok/s", "times plain", "95 %", "repeating little"):
         table.add_column(name, justify="right")
     for row in mode["rows"]:
         tokens = row.get("tokens_per_step")
@@ -73,6 +73,6 @@ def _print_light(data: Mapping[str, Any], screen: Any) -> None:
         return
     cost = data["pass_cost"]
     screen.print(
-        f"speed of light: {light:.0f} tok/s plainly, {cost['weight_bytes'] / 1e6:.0f} MB of weights a pass at "
-        f"{cost['bandwidth_gb_per_s']:.1f} GB/s; times the tokens a step with a drafter"
+        f"lower bound by memory: {light:.0f} tok/s for plain decoding, {cost['weight_bytes'] / 1e6:.0f} MB of weights per pass at "
+        f"{cost['bandwidth_gb_per_s']:.1f} GB/s; times the tokens per step with a drafter"
     )

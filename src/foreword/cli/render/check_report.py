@@ -14,9 +14,9 @@ if TYPE_CHECKING:
     from foreword.engine.llm import LLM
 
 _PROMISES = {
-    "tokens": "the very tokens of plain decoding",
-    "law": "the probabilities of plain decoding; its very tokens only where they are greedy",
-    "nothing": "neither tokens nor probabilities: it is lossy, so equality is not promised and nothing here is an error",
+    "tokens": "exactly the tokens of plain decoding",
+    "law": "the distribution of plain decoding; its tokens only where they are greedy",
+    "nothing": "neither tokens nor distribution: it is lossy, so equality is not guaranteed and no difference is an error",
 }
 
 
@@ -42,7 +42,9 @@ class Report:
         """For people, on stdout."""
         from rich.table import Table
 
-        table = Table("drawn", "drafter", "batch", "answers", "same", "near-ties", "other", "tokens", "tokens a step")
+        table = Table(
+            "sampling", "drafter", "batch", "answers", "same", "near-ties", "other", "tokens", "tokens per step"
+        )
         for run in self.runs:
             other = run.num_faults if self._must_equal(run) else f"{run.num_faults} (lossy)"
             counts = (len(run.results), run.num_same, run.num_near_ties, other, _num_tokens(run))
@@ -62,7 +64,7 @@ class Report:
                 what = "next difference" if where == previous else "first difference"
                 print(f"{where}: {explain(self.llm, difference, what)}")
                 previous = where
-        print(f"rule {self.llm.engine.parts.verifier.name} promises {_PROMISES[self.promise]}")
+        print(f"verifier {self.llm.engine.parts.verifier.name} promises {_PROMISES[self.promise]}")
         for note in self._notes():
             print(note)
         print(self._verdict())
@@ -94,17 +96,17 @@ class Report:
         choice = self.llm.model.choice
         if self.promise != "nothing":
             yield (
-                f"runtime {choice.name} rounds alike at any width: equality is exact, nothing is excused"
+                f"runtime {choice.name} rounds identically at any width: equality is exact, and no difference is accepted"
                 if LOGIT_TOLERANCE[choice.dtype] == 0
-                else f"runtime {choice.name} rounds by the width of a pass: a near-tie is two scores closer than that, read "
-                f"once more token by token; after one, the comparison goes on with plain decoding from there"
+                else f"runtime {choice.name} rounds differently by the width of a pass: a near-tie is two scores closer than that, scored "
+                f"again token by token; after one, the comparison continues with plain decoding from there"
             )
         if self.left_out is not None:
             yield self.left_out
         if not sum(result.stats.drafted_tokens for run in self.drafted for result in run.results):
             yield (
-                "nothing was drafted, so this shows little: try other --prompts, more --max-tokens, or another --drafter; ngram "
-                "drafts whether it pays or not"
+                "nothing was drafted, so this proves little: try other --prompts, more --max-tokens, or another --drafter; ngram "
+                "drafts whether that is faster or not"
             )
 
     def _verdict(self) -> str:
@@ -113,7 +115,7 @@ class Report:
             differing = sum(len(run.results) - run.num_same for run in self.drafted)
             return f"differing answers: {differing} of {answers} ({differing / answers:.0%})"
         if self.num_faults:
-            plural = "s that are no near-ties" if self.num_faults > 1 else " that is no near-tie"
+            plural = "s that are not near-ties" if self.num_faults > 1 else " that is not a near-tie"
             return f"same tokens: NO, {self.num_faults} difference{plural}"
         tokens = sum(_num_tokens(run) for run in self.drafted)
         ties = sum(run.num_near_ties for run in self.runs)

@@ -1,4 +1,4 @@
-"""A difference between two answers, in words."""
+"""A difference between two answers, as text."""
 
 from typing import TYPE_CHECKING
 

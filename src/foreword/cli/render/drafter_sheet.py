@@ -13,7 +13,7 @@ _LABELS = {
     "made_for": "made for",
     "num_heads": "heads",
     "num_layers": "layers",
-    "layers_a_head": "layers a head",
+    "layers_a_head": "layers per head",
     "has_biases": "biases",
     "outputs": "output matrices",
     "fc": "fc",
@@ -25,10 +25,10 @@ _LABELS = {
     "draft_vocab_size": "draft vocabulary",
     "options": "options",
     "has_token_map": "token map",
-    "taps": "streams it reads",
-    "borrows": "borrows of the target",
+    "taps": "auxiliary hidden states",
+    "borrows": "shared with the target",
     "tree": "tree",
-    "head_accuracies": "right by head",
+    "head_accuracies": "accuracy by head",
     "stored_bytes": "size",
 }
 
@@ -83,7 +83,7 @@ def _print(facts: dict[str, Any]) -> None:
             f"{name} {tokens:.2f}" for name, tokens in measured["tokens_per_step_by_prompt"].items() if tokens
         )
         screen.print(
-            f"{measured['tokens_per_step']:.2f} tokens a step with {measured['num_speculative_tokens']} drafted ({prompts}), "
+            f"{measured['tokens_per_step']:.2f} tokens per step with {measured['num_speculative_tokens']} drafted ({prompts}), "
             f"{measured['runtime']} {measured['dtype']}; accepted by depth {depths}"
         )
 

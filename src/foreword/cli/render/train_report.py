@@ -30,7 +30,7 @@ class _Phase:
         self._first: tuple[float, int] | None = None
 
     def rate_text(self, done: int, total: int) -> str:
-        """How many a second since the first call, and the time left; empty before there are any."""
+        """How many per second since the first call, and the time left; empty before there are any."""
         now = self._clock()
         if self._first is None:
             self._first = now, done
@@ -122,7 +122,7 @@ def status_text(status: "Status") -> str:
 
 
 def speeds_text(speeds: "Speeds", drafter: str) -> str:
-    """Whether it pays here, in words; few prompts do not tell."""
+    """Whether it is faster here; too few prompts do not tell."""
     count = speeds.num_prompts
     head = (
         f"on this machine {'a held-out answer comes' if count == 1 else 'held-out answers come'} {speeds.ratio:.2f} times as fast with "
@@ -132,12 +132,12 @@ def speeds_text(speeds: "Speeds", drafter: str) -> str:
     if count < _LEAST_PROMPTS:
         return (
             f"{head}: too few held-out prompts to tell ({count}; {_LEAST_PROMPTS} are needed). Give more prompts or a "
-            f"longer --time-budget, or ask 'foreword tune --drafters auto,{drafter}'"
+            f"longer --time-budget, or run 'foreword tune --drafters auto,{drafter}'"
         )
     if speeds.ratio >= _PAYS:
-        return f"{head}: it pays"
+        return f"{head}: it is faster"
     return (
-        f"{head}: it does not pay here yet. More time or data may help; --adaptive uses it only where it pays, and "
+        f"{head}: it is not faster here yet. More time or data may help; --adaptive uses it only where it is faster, and "
         f"'foreword tune --drafters auto,{drafter}' compares it with drafting that needs no training"
     )
 
@@ -146,27 +146,27 @@ def best_text(measures: "Measures", verified: Mapping[str, Any] | None) -> str:
     """The held-out measures."""
     depths = " ".join(f"{rate:.2f}" for rate in measures.accept_by_depth)
     live = "" if verified is None else f", {verified['tokens_per_step']:.2f} by the verifier"
-    return f"{measures.tokens_per_step:.2f} tokens a step in chains{live}; accepted by depth {depths}{_tuned_text(measures.also)}"
+    return f"{measures.tokens_per_step:.2f} tokens per step in chains{live}; accepted by depth {depths}{_tuned_text(measures.also)}"
 
 
 def result_text(progress: "Progress", use: str) -> str:
     """What a run came to, and how to use it. What is counted takes no steps."""
     steps = f"{count_text(progress.step, 'step')}, " if progress.step else ""
     tokens = count_text(progress.num_tokens, "answer token")
-    return f"{steps}{tokens}; best: {progress.best:.2f} tokens a step on held-out prompts (chains). {use}"
+    return f"{steps}{tokens}; best: {progress.best:.2f} tokens per step on held-out prompts (chains). {use}"
 
 
 def kept_text(out: Path, data: Path | None) -> str:
-    """What a run that was stopped leaves, and how it goes on."""
+    """What a run that was stopped leaves, and how it is resumed."""
     data = data or out / "data"
     if not any(data.glob("answers/*.jsonl")):
         own = data / "own_prompts.jsonl"
-        kept = f"the prompts so far are kept in {own}; the same command goes on from there"
-        return kept if own.is_file() else "there is no answer to keep yet; the same command begins anew"
+        kept = f"the prompts so far are kept in {own}; the same command resumes from there"
+        return kept if own.is_file() else "there is no answer to keep yet; the same command starts again"
     answers = f"the answers so far are kept in {data}"
     trained = (out / "resume" / "checkpoint.pt").is_file()
     also = f" and the training in {out}, up to its last checkpoint (at most two minutes ago)" if trained else ""
-    return f"{answers}{also}; the same command goes on from there"
+    return f"{answers}{also}; the same command resumes from there"
 
 
 def use_text(method: str, folder: object) -> str:

@@ -38,7 +38,7 @@ def print_report(outcome: Outcome, out: Path) -> None:
     speed = "" if plain is None else f"; plain decoding: {plain:.0f} tokens/s"
     table = Table(title=f"Times as fast as plain decoding{speed}")
     table.add_column("drafter")
-    for column in ("times", "95 %", "tokens a step", "answers", "same words"):
+    for column in ("times", "95 %", "tokens per step", "answers", "same tokens"):
         table.add_column(column, justify="right")
     for arm in outcome.arms:
         table.add_row(*_row(arm))

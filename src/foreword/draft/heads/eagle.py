@@ -4,7 +4,7 @@
     eagle2     the same network; a tree grown by confidence [eagle2]
     eagle3     features from three depths, its own head over a part of the vocabulary; grown by confidence [eagle3]
 
-Width 1, and rules that compare distributions, make chains of all three.
+Width 1, and verifiers that compare distributions, make chains of all three.
 """
 
 from collections.abc import Sequence
@@ -91,7 +91,7 @@ class EagleDrafter(BaseDrafter):
         )
 
     def start(self, request: RequestView) -> None:
-        """Open a region of the layer's cache."""
+        """Open a sequence slot in the layer's KV cache."""
         self.reader.start(request)
 
     def stop(self, request: RequestView) -> None:
@@ -117,7 +117,7 @@ class EagleDrafter(BaseDrafter):
 
 
 def setting(card: Any, name: str) -> int:
-    """A whole number above 0 from a network's card, or the usual one where it says nothing."""
+    """A whole number above 0 from a network's card, or the default where it has none."""
     value = card.get(name, _DEFAULTS[name])
     if not isinstance(value, int) or isinstance(value, bool) or value < 1:
         raise CheckpointError(f"the drafter's card says {name} = {value!r}; allowed: a whole number, 1 or above")
@@ -143,13 +143,13 @@ def make(settings: DrafterSettings, target: Target) -> EagleDrafter:
     theirs = beside.checkpoint
     if not isinstance(theirs, Checkpoint):
         raise ConfigError(
-            f"drafter {name} borrows the target's embedding, which a model held by transformers keeps to "
+            f"drafter {name} shares the target's embedding, which a model loaded by transformers keeps to "
             f"itself; load the model from its folder instead"
         )
     folder = settings.path or trained_drafter(name, theirs.fingerprint)
     if folder is None:
         raise ConfigError(
-            f"drafter {name} needs a network made for this model, and none comes with foreword; give one as "
+            f"drafter {name} needs a network made for this model, and none is installed; give one as "
             f"{name}=PATH (a folder with config.json and model.safetensors, or a hub id), or train one with "
             f"'foreword train'"
         )

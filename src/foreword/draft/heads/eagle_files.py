@@ -6,15 +6,17 @@ leaves out, since it is the target's own (the embedding, EAGLE-1's head), is bor
 
 import re
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any, final
 
 import torch
 from torch import Tensor
 
-from foreword.checkpoint.cache import cache_folder, sha256_of
-from foreword.checkpoint.drafter_folder import drafter_folder, open_tensors
+from foreword.checkpoint.drafter_folder import drafter_folder, fingerprint_of, open_tensors
+from foreword.checkpoint.drafter_kind import stands_alone, what_it_is
 from foreword.checkpoint.json_file import read_json
+from foreword.checkpoint.reading import reading
 from foreword.errors import CheckpointError, UnsupportedModelError
 from foreword.runtime.base import WeightSource
 
@@ -28,7 +30,7 @@ _NAMES = {"embed_tokens": "embed", "norm": "norm", "lm_head": "head", "fc": "fc"
 _STREAM_NORM = re.compile(r"fc_norm\.\d+\.weight")
 _LAYER = re.compile(r"(?:midlayer|layers\.(\d+))\.(.+)\.(weight|bias)")
 _TABLES = ("d2t", "t2d")
-_FILES = ("model.safetensors", "pytorch_model.bin")
+_FILES = ("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin")
 _NOT_NEEDED = ("rotary_emb.inv_freq", ".freqs_cis")
 
 
@@ -49,8 +51,17 @@ class EagleFiles:
 
     def __init__(self, path: str | Path) -> None:
         self.path = drafter_folder(path, _FILES)
+        with reading(self.path):
+            self._open()
+
+    def _open(self) -> None:
         self.config: Mapping[str, Any] = read_json(self.path / "config.json")
         self._file, self._stored = open_tensors(self.path, _FILES)
+        if stands_alone(self._stored) or not {"fc.weight", "model.fc.weight"} & set(self._stored):
+            raise UnsupportedModelError(
+                f"{self.path} holds no EAGLE network (it has no fc.weight): "
+                f"{what_it_is(self.config, self._stored, self.path)}"
+            )
         self._names: dict[str, str] = {}
         unknown = []
         for stored in self._stored:
@@ -62,7 +73,7 @@ class EagleFiles:
         if unknown:
             raise UnsupportedModelError(
                 f"{self.path} has tensors that foreword's EAGLE layer does not use: {', '.join(sorted(unknown)[:3])}; "
-                f"leaving them out would make its guesses worse"
+                f"leaving them out would lower its acceptance"
             )
         self._settle_norms()
 
@@ -79,8 +90,12 @@ class EagleFiles:
 
     @property
     def fingerprint(self) -> str:
-        """SHA-256 of the file of weights."""
-        return sha256_of(self._file, cache_folder())
+        """SHA-256 of the weights."""
+        return self._sum
+
+    @cached_property
+    def _sum(self) -> str:
+        return fingerprint_of(self._file)
 
     def __contains__(self, name: str) -> bool:
         return name in self._names

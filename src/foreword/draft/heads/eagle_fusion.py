@@ -100,5 +100,5 @@ class TokenFusion:
         return self._fc(torch.cat((embedded, features), dim=-1))
 
     def go_on(self, states: Float[Tensor, "n hidden"], token_ids: Sequence[int]) -> Float[Tensor, "n hidden"]:
-        """The same, of the guessed feature."""
+        """The same, of the predicted feature."""
         return self.begin(states, token_ids)

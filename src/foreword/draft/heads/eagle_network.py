@@ -11,10 +11,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from foreword.checkpoint.drafter_kind import card_of
 from foreword.checkpoint.families import FAMILIES
 from foreword.checkpoint.hf_config import spec_from_config
+from foreword.checkpoint.options import Options
+from foreword.checkpoint.reading import reading
 from foreword.checkpoint.shared_weights import BorrowedWeights
-from foreword.config import ModelSpec
+from foreword.config import ModelSpec, short_repr
 from foreword.draft.heads.eagle_files import EagleFiles, check_shapes
 from foreword.draft.heads.eagle_fusion import Fusion, StreamFusion, StreamNorms, TokenFusion
 from foreword.draft.heads.eagle_reader import EagleReader
@@ -33,7 +36,7 @@ class EagleNetwork:
 
     reader: EagleReader
     vocab: DraftVocab
-    taps: tuple[int, ...]  # streams of the target that it reads; none: the final norm's output
+    taps: tuple[int, ...]  # auxiliary hidden states of the target that it reads; none: the final norm's output
     settings: Mapping[str, Any]  # config.json's "foreword" object
 
 
@@ -55,9 +58,22 @@ def load_network(
         runtime: what the target runs on.
         draft_ids: the only tokens to draft, ascending; those of its head unless given [frspec25].
     """
+    with reading(files.path):
+        return _build(files, is_eagle3, target, theirs, runtime, draft_ids)
+
+
+def _build(
+    files: EagleFiles,
+    is_eagle3: bool,
+    target: ModelSpec,
+    theirs: WeightSource,
+    runtime: Runtime,
+    draft_ids: Tensor | None,
+) -> EagleNetwork:
     if ("layers.0.hidden_norm.weight" in files) != is_eagle3:
         found, name = ("EAGLE-1 or EAGLE-2", "eagle2") if is_eagle3 else ("EAGLE-3", "eagle3")
-        raise UnsupportedModelError(f"{files.path} holds an {found} network; use it as {name}=PATH")
+        raise UnsupportedModelError(f"{files.path} holds an {found} network; use it as {name}={files.path}")
+    options = Options(files.config, str(files.path))
     taps = taps_of(files.config, target) if is_eagle3 else ()
     spec = _spec(files, is_eagle3, target)
     ids = id_map(files, target.vocab_size)
@@ -75,10 +91,8 @@ def load_network(
         fusion = StreamFusion(fc, StreamNorms([files.tensor(n) for n in norms], spec.norm_eps) if norms else None)
     else:
         fusion = TokenFusion(fc, _embedding(weights, runtime))
-    reader = EagleReader(decoder, fusion, norms_state=bool(files.config.get("norm_output")))
-    vocab = DraftVocab(target.vocab_size, spec.num_logits, ids)
-    settings = files.config.get("foreword")
-    return EagleNetwork(reader, vocab, taps, settings if isinstance(settings, Mapping) else {})
+    reader = EagleReader(decoder, fusion, norms_state=options.flag("norm_output"))
+    return EagleNetwork(reader, DraftVocab(target.vocab_size, spec.num_logits, ids), taps, card_of(files.config))
 
 
 def taps_of(config: Mapping[str, Any], target: ModelSpec) -> tuple[int, ...]:
@@ -93,11 +107,11 @@ def taps_of(config: Mapping[str, Any], target: ModelSpec) -> tuple[int, ...]:
     if (
         not isinstance(taps, list | tuple)
         or not taps
-        or not all(isinstance(tap, int) and 0 <= tap <= num_layers for tap in taps)
+        or not all(type(tap) is int and 0 <= tap <= num_layers for tap in taps)
         or len(set(taps)) != len(taps)
     ):
         raise CheckpointError(
-            f"the drafter reads the target's streams {taps!r}; allowed: different layers from 0 to {num_layers}, since "
+            f"the drafter reads the target's streams {short_repr(taps)}; allowed: different layers from 0 to {num_layers}, since "
             f"the target has {num_layers} layers; was it made for another model?"
         )
     return tuple(taps)
@@ -107,7 +121,8 @@ def stream_norm(config: Mapping[str, Any]) -> str | None:
     """How EAGLE-3 norms the streams before fc: "norm_before_fc" (all as one), "fc_norm" (each); None where it does not."""
     nested = config.get("eagle_config")
     places = (config, nested) if isinstance(nested, Mapping) else (config,)
-    named = [name for name in _STREAM_NORMS if any(place.get(name) for place in places)]
+    tables = [Options(place, "the drafter") for place in places]
+    named = [name for name in _STREAM_NORMS if any(table.flag(name) for table in tables)]
     if len(named) > 1:
         raise CheckpointError(f"the drafter's config.json sets {' and '.join(named)}; allowed: one of them, or none")
     return named[0] if named else None
@@ -148,8 +163,8 @@ def id_map(files: EagleFiles, vocab_size: int) -> Tensor | None:
 
 def _spec(files: EagleFiles, is_eagle3: bool, target: ModelSpec) -> ModelSpec:
     """What the layer is, from config.json and from which tensors there are."""
-    config = files.config
-    inner = config.get("transformer_layer_config") or config
+    options = Options(files.config, str(files.path))
+    inner = options.table("transformer_layer_config").values or files.config
     family = inner.get("model_type")
     plain = {
         "num_hidden_layers": 1,
@@ -158,7 +173,7 @@ def _spec(files: EagleFiles, is_eagle3: bool, target: ModelSpec) -> ModelSpec:
         **inner,
     }
     plain |= {
-        "model_type": family if family in FAMILIES else "llama",
+        "model_type": family if isinstance(family, str) and family in FAMILIES else "llama",
         "architectures": None,
         "attention_bias": None,  # whether there are biases is seen from the tensors
         "tie_word_embeddings": False,
@@ -173,7 +188,7 @@ def _spec(files: EagleFiles, is_eagle3: bool, target: ModelSpec) -> ModelSpec:
         qkv_bias="layers.0.q.bias" in files,
         qk_norm="layers.0.q_norm.weight" in files,
         joins_embedding=is_eagle3,
-        norms_residual=is_eagle3 and bool(config.get("norm_before_residual", False)),
+        norms_residual=is_eagle3 and options.flag("norm_before_residual"),
         has_first_norm="layers.0.attn_norm.weight" in files,
         has_final_norm="norm.weight" in files,
         head_size=_head_size(files),
@@ -210,7 +225,7 @@ def _check(
     shapes: dict[str, tuple[int, ...]] = {"fc.weight": (hidden, width), "embed.weight": (spec.vocab_size, hidden)}
     if not is_eagle3 and hidden != target.hidden_size:
         raise CheckpointError(
-            f"{files.path} guesses features of {hidden} values; the target's have {target.hidden_size}; was it made for "
+            f"{files.path} predicts features of {hidden} values; the target's have {target.hidden_size}; was it made for "
             f"another model?"
         )
     shapes["head.weight"] = (spec.num_logits, hidden)
@@ -238,7 +253,7 @@ def _check(
             )
         raise UnsupportedModelError(
             f"{files.path} has tensors that foreword's EAGLE layer does not use: {', '.join(unused[:3])}; leaving them "
-            f"out would make its guesses worse"
+            f"out would lower its acceptance"
         )
 
 

@@ -11,7 +11,7 @@ next proposal reads them with the tokens that followed, and its last output give
 from there stands on states of the layer's own and is taken back when the proposal is made.
 
 One layer looks at what is near. So of a prompt, and of what went by while nothing was drafted, the last `WINDOW` pairs are
-read (up to twice as many where more have waited) and the layer begins anew with them: 2 or 3 % fewer tokens a step than after
+read (up to twice as many where more have waited) and the layer starts again with them: 2 or 3 % fewer tokens per step than after
 all of it, and a first guess costs the same after a thousand tokens as after fifty. It also begins anew where passes went by
 unseen: only distances count, not positions.
 """
@@ -51,7 +51,7 @@ class _Piece:
 
 @dataclass(eq=False)
 class _Place:
-    """One request's region of the cache and what waits for it."""
+    """One request's sequence slot and the pairs that are pending."""
 
     slot: int
     num_seen: int = 0  # positions whose feature came by, or that were left out
@@ -143,7 +143,7 @@ class EagleReader:
         keep: Sequence[Sequence[int]],
         need: Need,
     ) -> PassOutput:
-        """One pass over a tree a request: the first of a proposal over the pairs that wait, the others over guesses."""
+        """One pass over one tree per request: the first of a proposal over the pairs that wait, the others over guesses."""
         places = [self._places[request.request_id] for request in requests]
         is_first = self._last is None
         inputs = self._first_inputs(places, trees) if is_first else self._next_inputs(places, trees)

@@ -1,4 +1,4 @@
-"""Medusa: small heads guess several tokens ahead from the target's last hidden state; a calibrated tree [medusa24].
+"""Medusa: heads predict several tokens ahead from the target's last hidden state; a calibrated tree [medusa24].
 
     text      t0 t1 t2 t3 = root                 the target has read t0 .. t2
     hidden    of t2, the last token it read      the root is the token that the target itself drew there
@@ -163,7 +163,7 @@ def make(settings: DrafterSettings, target: Target) -> MedusaDrafter:
         path = trained_drafter("medusa", theirs.fingerprint)
     if path is None:
         raise ConfigError(
-            "drafter medusa needs heads made for this model, and none come with foreword; give some as medusa=PATH (a "
+            "drafter medusa needs heads made for this model, and none are installed; give some as medusa=PATH (a "
             "folder, a file medusa_lm_head.pt or a hub id), or train them with 'foreword train medusa'"
         )
     ids = drafted_ids(settings.options.draft_vocab, beside)

@@ -3,7 +3,7 @@
     OUT/config.json model.safetensors ...    the tuned model:  --model OUT --drafter medusa2
     OUT/medusa/config.json ...               its heads
 
-Beside the original they are refused: its words would be drafted from states that it does not have. What the tuned model
+With the original they are refused: its hidden states are not those that the heads were trained on. What the tuned model
 says is compared with the tuned model without a drafter.
 """
 
@@ -69,7 +69,7 @@ def check_tuned(files: MedusaFiles, theirs: Checkpoint) -> None:
         home = files.path.parent.parent
         raise ConfigError(
             f"the heads in {files.path.parent} were tuned together with another model than {theirs.source}: the one in {home}, "
-            f"which was made from {files.card.get('base')} and has words of its own; use it: --model {home} --drafter medusa2"
+            f"which was made from {files.card.get('base')} and has output of its own; use it: --model {home} --drafter medusa2"
         )
 
 

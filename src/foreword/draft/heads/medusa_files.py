@@ -19,7 +19,10 @@ import torch
 from torch import Tensor
 
 from foreword.checkpoint.drafter_folder import drafter_folder, open_tensors, tensors_of
+from foreword.checkpoint.drafter_kind import card_of, what_it_is
 from foreword.checkpoint.json_file import read_json, read_json_if_any
+from foreword.checkpoint.paths import is_folder, is_there, local_path
+from foreword.checkpoint.reading import reading
 from foreword.errors import CheckpointError, UnsupportedModelError
 
 FILES = (
@@ -48,7 +51,7 @@ class MedusaFiles:
     layout: str  # "legacy", "version 2", "full model" or "vllm"
     config: Mapping[str, Any]
     blocks: tuple[tuple[Layer, ...], ...]  # by head
-    outputs: tuple[Tensor, ...]  # one a head; one for all; none: the target's
+    outputs: tuple[Tensor, ...]  # one per head; one for all; none: the target's
     token_map: Tensor | None  # the target's id of each row of the outputs
     num_bytes: int  # of the heads' tensors
     notes: tuple[str, ...] = field(default=())  # what the config says otherwise than the tensors
@@ -56,8 +59,7 @@ class MedusaFiles:
     @property
     def card(self) -> Mapping[str, Any]:
         """config.json's "foreword" object."""
-        card = self.config.get("foreword")
-        return card if isinstance(card, Mapping) else {}
+        return card_of(self.config)
 
 
 def open_heads(path: str | Path) -> MedusaFiles:
@@ -68,14 +70,19 @@ def open_heads(path: str | Path) -> MedusaFiles:
         CheckpointError: files or tensors are missing or damaged.
         UnsupportedModelError: other heads than Medusa's.
     """
-    file = Path(path).expanduser()
-    if file.is_file():
+    with reading(path):
+        return _open_heads(path)
+
+
+def _open_heads(path: str | Path) -> MedusaFiles:
+    file = local_path(path)
+    if is_there(file) and not is_folder(file):
         config, stored = read_json_if_any(file.parent / "config.json"), tensors_of(file)
     else:
         folder = drafter_folder(path, FILES)
         config = read_json(folder / "config.json")
         file, stored = open_tensors(folder, FILES)
-    names, layout = _head_names(file, stored)
+    names, layout = _head_names(file, stored, config)
     blocks: dict[int, dict[int, dict[str, Tensor]]] = {}
     outputs: dict[int, Tensor] = {}
     for name, full_name in names.items():
@@ -99,7 +106,7 @@ def open_heads(path: str | Path) -> MedusaFiles:
     return MedusaFiles(file, layout, config, made, matrices, token_map, num_bytes, _notes(config, made))
 
 
-def _head_names(file: Path, stored: Mapping[str, Tensor]) -> tuple[dict[str, str], str]:
+def _head_names(file: Path, stored: Mapping[str, Tensor], config: Mapping[str, Any]) -> tuple[dict[str, str], str]:
     """The heads' tensors (plain name -> as stored) and the layout; refuses what would be left out."""
     if hydra := [name for name in stored if name.startswith(("hydra_", "prefix_embeding_layer"))]:
         raise UnsupportedModelError(
@@ -116,7 +123,8 @@ def _head_names(file: Path, stored: Mapping[str, Tensor]) -> tuple[dict[str, str
     others = [n for n in names if n != "token_map" and not any(pattern.fullmatch(n) for pattern in patterns)]
     if others:
         raise UnsupportedModelError(
-            f"{file} has tensors that Medusa heads do not have: {', '.join(sorted(others)[:3])}; is it another drafter's?"
+            f"{file} has tensors that Medusa heads do not have ({', '.join(sorted(others)[:3])}): "
+            f"{what_it_is(config, stored, file.parent)}"
         )
     return names, layout
 
@@ -133,7 +141,7 @@ def _notes(config: Mapping[str, Any], blocks: tuple[tuple[Layer, ...], ...]) -> 
     notes = []
     for keys, found, word in (
         (("num_heads", "medusa_num_heads"), len(blocks), "heads"),
-        (("num_hidden_layers", "medusa_num_layers"), len(blocks[0]), "layers a head"),
+        (("num_hidden_layers", "medusa_num_layers"), len(blocks[0]), "layers per head"),
     ):
         key = keys[0] if config.get("model_type") == "medusa" else keys[1]
         said = config.get(key)

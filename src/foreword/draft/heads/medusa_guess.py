@@ -1,10 +1,10 @@
 """From the heads' logits to candidates: which tokens each depth of the tree may hold, best first.
 
-Greedy takes each head's likeliest tokens. Under *match* a sampled request perturbs a head's scores with the target's own
-noise of the position that the head speaks of. Rules that compare distributions get true samples, drawn without replacement
+Greedy takes each head's most probable tokens. Under *match* a sampled request perturbs a head's scores with the target's own
+noise of the position that the head speaks of. Verifiers that compare distributions get true samples, drawn without replacement
 once a depth: all nodes of a depth offer the same candidates, and a walk comes by one node of each, so no draw is used twice.
 
-A request that is shaped by its history is shaped by the likeliest path, the only one that a head could know of.
+A request that is shaped by its history is shaped by the most probable path, the only one that a head could know of.
 """
 
 from collections.abc import Sequence
@@ -21,7 +21,9 @@ from foreword.sampling.draft_sampling import DraftMode, DraftPlace, DraftVocab, 
 from foreword.sampling.warp import NEVER, perturbed
 
 NO_TOKEN = -1
-_POOL = 64  # likeliest tokens among which a sampled request's candidates are drawn: what lies behind is rarely drawn
+_POOL = (
+    64  # most probable tokens among which a sampled request's candidates are drawn: what lies behind is rarely drawn
+)
 
 
 @dataclass(frozen=True)
@@ -74,7 +76,7 @@ class CandidateMaker:
         return values.cpu(), rows if self._ids is None else self._ids[rows]
 
     def _is_plain(self, request: RequestView) -> bool:
-        """Whether its likeliest tokens are all that is needed."""
+        """Whether its most probable tokens are all that is needed."""
         sampler = request.sampler
         return sampler.shaper is None and (sampler.warp.is_greedy or self.mode is DraftMode.SHARED)
 
@@ -92,7 +94,7 @@ class CandidateMaker:
         return chosen
 
     def _one_by_one(self, request: RequestView, logits: Float[Tensor, "depth vocab"], k: int) -> Candidates:
-        """Depth after depth, each shaped by the likeliest path to it."""
+        """Depth after depth, each shaped by the most probable path to it."""
         sampler, text = request.sampler, list(request.token_ids)
         chosen = np.full((len(logits), k), NO_TOKEN, dtype=np.int64)
         rows: list[Tensor | None] = [None] * len(logits)

@@ -1,8 +1,8 @@
 """Medusa heads on a runtime: all heads of all requests in a few products.
 
 layer 0      one matrix for all heads, since all read the same hidden state
-layer 1..    one product a head
-output       one product for all heads where they share it, else one a head
+layer 1..    one product per head
+output       one product for all heads where they share it, else one per head
 """
 
 from collections.abc import Sequence
@@ -21,7 +21,7 @@ class MedusaHeads:
 
     Args:
         blocks: by head, the weight (H, H) and bias (H) of each residual layer, float32.
-        outputs: one matrix (V, H) a head, or one for all.
+        outputs: one matrix (V, H) per head, or one for all.
         runtime: what computes.
     """
 

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from foreword.checkpoint.reading import reading
 from foreword.config import ModelSpec
 from foreword.draft.heads.medusa_files import MedusaFiles, finite
 from foreword.draft.heads.medusa_heads import MedusaHeads
@@ -23,7 +24,7 @@ class MedusaNetwork:
 
     heads: MedusaHeads
     vocab: DraftVocab
-    paths: Paths  # the tree, with the chance of each node
+    paths: Paths  # the tree, with the probability of each node
     settings: Mapping[str, Any]  # config.json's "foreword" object
 
 
@@ -43,6 +44,13 @@ def load_heads(
         runtime: what the target runs on.
         draft_ids: the only tokens to draft, ascending; all unless given [frspec25].
     """
+    with reading(files.path):
+        return _build(files, target, theirs, runtime, draft_ids)
+
+
+def _build(
+    files: MedusaFiles, target: ModelSpec, theirs: WeightSource | None, runtime: Runtime, draft_ids: Tensor | None
+) -> MedusaNetwork:
     check_fit(files, target)
     check_untrimmed(files.path, None if files.token_map is None else len(files.token_map), draft_ids)
     blocks = [

@@ -8,9 +8,9 @@ import numpy as np
 from foreword.errors import CheckpointError
 from foreword.tree.shapes import TreeShape, from_paths
 
-Paths = tuple[tuple[tuple[int, ...], float], ...]  # path of ranks, chance that its node is reached
+Paths = tuple[tuple[tuple[int, ...], float], ...]  # path of ranks, probability that its node is reached
 
-# Of the first five heads of a 7B model, how often the likeliest token is right; and how rank after rank of the first head
+# Of the first five heads of a 7B model, how often the top-1 token is right; and how rank after rank of the first head
 # shares in that [medusa24].
 _TOP = (0.560, 0.316, 0.201, 0.147, 0.118)
 _BY_RANK = (0.560, 0.112, 0.055, 0.033, 0.020, 0.014, 0.011, 0.009, 0.007, 0.006)
@@ -60,7 +60,7 @@ def paths_of(card: Mapping[str, Any]) -> Paths:
 
 
 def cut(paths: Paths, num_nodes: int, max_depth: int, width: int | None) -> "Template":
-    """The likeliest nodes of a tree, within depth and candidates a node."""
+    """The most probable nodes of a tree, within depth and candidates per node."""
     allowed = [item for item in paths if len(item[0]) <= max_depth and (width is None or max(item[0]) < width)]
     allowed.sort(key=lambda item: (-item[1], len(item[0]), item[0]))
     chosen: dict[tuple[int, ...], float] = {}
@@ -78,7 +78,7 @@ class Template:
         self.shape = shape
         self.parents, self.ranks = shape.arrays
         self.levels = np.repeat(np.arange(len(shape.levels)), [len(level) for level in shape.levels])  # of each node
-        self.places = self.parents + 1  # of each node's parent, counted from the last known token
+        self.places = self.parents + 1  # of each node's parent, counted from the last committed token
         self.num_levels, self.width = len(shape.levels), 1 + max(shape.ranks, default=-1)
 
 

@@ -10,7 +10,7 @@ when sampling. Column j yields an n-gram of N tokens, (0, j) .. (N - 2, j) and t
 n-grams for each first token; those that begin with the root are tried as chains beside the window. Window and guesses
 that agree share nodes.
 
-The window costs W (N - 1) - 1 nodes a pass. A plan too small for it gets guesses alone, and the window waits.
+The window costs W (N - 1) - 1 nodes per pass. A plan too small for it gets candidate n-grams alone, and the window is not advanced.
 """
 
 from collections import OrderedDict
@@ -89,7 +89,7 @@ class _State:
 
 @final
 class LookaheadDrafter(BaseDrafter):
-    """Window and guesses in one tree; deterministic.
+    """Window and candidate n-grams in one tree; deterministic.
 
     Args:
         window: columns (W).
@@ -125,7 +125,7 @@ class LookaheadDrafter(BaseDrafter):
         self._states.pop(request.request_id, None)
 
     def propose(self, requests: Sequence[RequestView], plans: Sequence[Plan]) -> list[DraftTree]:
-        """The whole window, where it fits, and as many guesses as fit beside it."""
+        """The whole window, where it fits, and as many candidate n-grams as fit beside it."""
         return [self._tree(r, plan, self._states[r.request_id]) for r, plan in zip(requests, plans, strict=True)]
 
     def observe(
@@ -139,7 +139,7 @@ class LookaheadDrafter(BaseDrafter):
         """Move the windows that were read."""
         if all(self._states[request.request_id].tree is None for request in requests):
             return
-        assert output.top_ids is not None, "the pass named no likeliest tokens"
+        assert output.top_ids is not None, "the pass returned no top-k tokens"
         nodes = self.need.top_nodes(trees, batch.starts)
         likeliest = dict(zip(nodes, output.top_ids[:, 0].tolist(), strict=True))
         for request, tree, start in zip(requests, trees, batch.starts, strict=False):
@@ -220,7 +220,7 @@ class _Builder:
         return nodes
 
     def add_chain(self, tokens: tuple[int, ...], max_drafted: int) -> None:
-        """A guess, as far as depth and number of nodes allow."""
+        """A candidate n-gram, as far as depth and number of nodes allow."""
         node, prob = self.num_known - 1, 1.0
         for token in tokens[: self.max_depth]:
             if self.num_drafted >= max_drafted and token not in self._children[node]:

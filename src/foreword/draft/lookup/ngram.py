@@ -1,6 +1,6 @@
 """Prompt lookup: the text often continues as it did the last time the same few tokens stood there [saxena23].
 
-The index maps every n-gram of the request's own tokens to where it last ended, and grows with the text: O(1) a token, whatever the
+The index maps every n-gram of the request's own tokens to where it last ended, and grows with the text: O(1) per token, whatever the
 length. The longest match wins. The copy may run into its own end, as in LZ77 [lz77], so that a loop of any period is
 drafted to full length.
 
@@ -61,7 +61,7 @@ class NgramDrafter(BaseDrafter):
         self._cursors.pop(request.request_id, None)
 
     def propose(self, requests: Sequence[RequestView], plans: Sequence[Plan]) -> list[DraftTree]:
-        """A chain a request; no guesses where nothing matches."""
+        """One chain per request; no draft where nothing matches."""
         return [self._chain(r, plan) for r, plan in zip(requests, plans, strict=True)]
 
     def _chain(self, request: RequestView, plan: Plan) -> DraftTree:
@@ -115,7 +115,7 @@ class NgramIndex:
 
 
 def _copy_from(token_ids: Sequence[int], start: int, length: int) -> list[int]:
-    """`length` tokens from `start` on; past the end the copy goes on with what it has just copied."""
+    """`length` tokens from `start` on; past the end the copy continues with what it has just copied."""
     copied = list(token_ids[start : start + length])
     period = len(token_ids) - start
     while len(copied) < length:

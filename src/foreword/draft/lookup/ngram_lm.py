@@ -1,7 +1,7 @@
-"""An n-gram language model of the target's own answers as a drafter: counted, not trained, and asked in some 20 microseconds.
+"""An n-gram language model of the target's own answers as a drafter: counted, not trained; a look-up takes some 20 microseconds.
 
-It knows what the model says after the last few tokens, of any text; `suffix` knows what this text said before. So they go well
-together: `suffix,ngram_lm`. Tables of the model's likeliest next tokens as drafts are in [stewart24], the mixing of long and
+It predicts the model's output after the last few tokens of any text; `suffix` copies from this text. They complement each
+other: `suffix,ngram_lm`. Tables of the model's likeliest next tokens as drafts are in [stewart24], the mixing of long and
 short contexts is [witten91]'s.
 """
 
@@ -19,14 +19,14 @@ from foreword.target.target import Target
 from foreword.tree.draft_tree import DraftTree
 
 METHOD = "ngram_lm"
-_LEAST = 0.12  # chance of being reached: nodes less likely than this cost more than they bring, on any machine we know
+_LEAST = 0.12  # least probability of being reached: nodes below it cost more than they gain, on every machine that was measured
 
 _Open = tuple[float, int, int, int, list[int]]  # (-chance, parent, token, depth, tokens before it)
 
 
 @final
 class NgramLmDrafter(BaseDrafter):
-    """A tree of the likeliest continuations, best first; deterministic.
+    """A tree of the most probable continuations, best first; deterministic.
 
     Args:
         table: of the target's answers.
@@ -39,11 +39,11 @@ class NgramLmDrafter(BaseDrafter):
         self.table = table
 
     def propose(self, requests: Sequence[RequestView], plans: Sequence[Plan]) -> list[DraftTree]:
-        """One tree a request; no guesses where the table knows nothing that is likely."""
+        """One tree per request; no draft where the table has no probable continuation."""
         return [self._tree(request, plan) for request, plan in zip(requests, plans, strict=True)]
 
     def _tree(self, request: RequestView, plan: Plan) -> DraftTree:
-        """Grown by the likeliest open node, which may be anywhere."""
+        """Grown by the most probable open node, which may be anywhere."""
         ids = list(known_ids(request, plan))
         num_known, root = len(ids), len(ids) - 1
         parents, chances = list(range(-1, root)), [1.0] * num_known
@@ -70,14 +70,14 @@ def make(settings: DrafterSettings, target: Target) -> NgramLmDrafter:
     table = table_of(target) if folder is None else load_table(folder, target.spec.vocab_size)
     if table is None:
         raise ConfigError(
-            "drafter ngram_lm needs a table of what this model says, and none comes with foreword for it; one is counted in minutes: "
+            "drafter ngram_lm needs an n-gram table of this model's answers, and none is installed for it; one is counted in minutes: "
             "foreword train ngram_lm --own-prompts 1000 --out FOLDER, then --drafter ngram_lm=FOLDER"
         )
     return NgramLmDrafter(table)
 
 
 def table_of(target: Target) -> NgramTable | None:
-    """The table that comes with foreword for this model, or lies in the cache; None where there is none."""
+    """The table that is installed for this model or lies in the cache; None where there is none."""
     fingerprint = getattr(target.model.checkpoint, "fingerprint", None) if target.model else None
     folder = trained_drafter(METHOD, fingerprint) if fingerprint else None
     return None if folder is None else load_table(folder, target.spec.vocab_size)

@@ -1,9 +1,9 @@
-"""What the model says after some last few tokens, counted over its own answers, as a file.
+"""N-gram counts of a model's own answers, as a file.
 
     model.safetensors
         keys     (contexts) u64   hash of a context's tokens (`context_keys`), ascending
         counts   (contexts) u8    how many continuations each has
-        ids      (entries) u16    token ids of the continuations, likeliest first; u32 for vocabularies above 65,536
+        ids      (entries) u16    token ids of the continuations, most probable first; u32 for vocabularies above 65,536
         chances  (entries) u8     in parts of 255
 
 A context of which nothing is known is looked up by its last tokens alone: the longest one that is there answers.
@@ -18,6 +18,7 @@ from jaxtyping import Int, UInt8, UInt64
 from safetensors import SafetensorError
 from safetensors.numpy import load_file, save
 
+from foreword.checkpoint.drafter_kind import card_of
 from foreword.checkpoint.json_file import read_json_if_any
 from foreword.errors import CheckpointError
 from foreword.files import whole_file
@@ -47,7 +48,7 @@ def next_keys(keys: UInt64[np.ndarray, " n"], tokens: Int[np.ndarray, " n"]) -> 
 
 
 class NgramTable:
-    """Chances of next tokens by context.
+    """Probabilities of next tokens by context.
 
     Args:
         order: tokens of the longest contexts.
@@ -78,7 +79,7 @@ class NgramTable:
         return cls(order, *(np.zeros(0, dtype=kind) for kind in (np.uint64, np.uint8, np.uint16, np.uint8)))
 
     def after(self, last_ids: Sequence[int]) -> list[tuple[int, float]]:
-        """Continuations with their chances, likeliest first, of the longest known context among `last_ids`' ends."""
+        """Continuations with their probabilities, most probable first, of the longest known context among `last_ids`' ends."""
         for key in reversed(context_keys(last_ids[-self.order :])):
             place = bisect_left(self._key_at, key)
             if place < len(self._key_at) and self._key_at[place] == key:
@@ -105,7 +106,7 @@ def load_table(folder: Path, vocab_size: int | None = None) -> NgramTable:
         CheckpointError: there is none, it is damaged, or for another vocabulary.
     """
     path = folder / FILE
-    card = read_json_if_any(folder / "config.json").get("foreword") or {}
+    card = card_of(read_json_if_any(folder / "config.json"))
     try:
         found = load_file(path)
     except (OSError, ValueError, TypeError, AttributeError, SafetensorError) as error:  # numpy does not know all dtypes

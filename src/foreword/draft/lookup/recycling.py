@@ -1,4 +1,4 @@
-"""Token Recycling: what the target thought likely after a token the last time is tried again after it [luo24].
+"""Token Recycling: reuses the target's earlier top-k predictions for the same token [luo24].
 
 A table keeps, for every token, the target's own k likeliest next tokens at the last place where that token was read:
 in the prompt, in the answer, and in guesses that were rejected, which plain decoding would never have read. The draft
@@ -56,7 +56,7 @@ class RecyclingDrafter(BaseDrafter):
         self._own: dict[int, Int[np.ndarray, "vocab k"]] = {}
 
     def start(self, request: RequestView) -> None:
-        """An own table, where that was asked for."""
+        """A table per request, where `recycling_per_request` is set."""
         if self.per_request:
             self._own[request.request_id] = self._empty_table()
 
@@ -65,7 +65,7 @@ class RecyclingDrafter(BaseDrafter):
         self._own.pop(request.request_id, None)
 
     def propose(self, requests: Sequence[RequestView], plans: Sequence[Plan]) -> list[DraftTree]:
-        """One tree a request; branches that the table knows nothing of are left out."""
+        """One tree per request; branches without an entry in the table are left out."""
         return [self._tree(r, plan) for r, plan in zip(requests, plans, strict=True)]
 
     def observe(
@@ -77,7 +77,7 @@ class RecyclingDrafter(BaseDrafter):
         output: PassOutput,
     ) -> None:
         """Every node of the pass writes its token's row: prompt, accepted and rejected ones alike."""
-        assert output.top_ids is not None, "the pass named no likeliest tokens"
+        assert output.top_ids is not None, "the pass returned no top-k tokens"
         top_ids = output.top_ids.cpu().numpy()
         for index, request in enumerate(requests):
             nodes = slice(batch.starts[index], batch.starts[index + 1])

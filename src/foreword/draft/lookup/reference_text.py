@@ -1,4 +1,4 @@
-"""Where a text stands in a reference that it resembles, such as the file whose edit is being written.
+"""Follows the position of a text in a reference that it resembles, such as the file that is being edited.
 
     reference   a b c d e f g b c h         the answer so far   ... a b X d
     followed      ↑ a, b agree; X does not: the place is lost, but remembered
@@ -15,7 +15,7 @@ from typing import final
 
 @final
 class ReferenceCursor:
-    """Follows a growing text through its reference: O(1) a token, whatever the lengths.
+    """Follows a growing text through its reference: O(1) per token, whatever the lengths.
 
     Args:
         reference: token ids.

@@ -33,7 +33,7 @@ class SuffixOptions(DrafterOptions):
     )
     suffix_decoding_max_spec_factor: float = option(4.0, "nodes drafted per token of the match", lowest=0, highest=64)
     suffix_decoding_min_token_prob: float = option(0.1, "less likely nodes are left out", lowest=0, highest=1)
-    suffix_decoding_tree: bool = option(True, "several continuations at once; false: the likeliest chain")
+    suffix_decoding_tree: bool = option(True, "several continuations at once; false: the most probable chain")
     suffix_decoding_max_cached_requests: int = option(0, "past outputs kept as a source; 0 for none", lowest=0)
     suffix_decoding_max_cached_tokens: int = option(200_000, "most tokens of past outputs", lowest=1)
     suffix_decoding_file: str | None = option(None, "past outputs are read from this file and added to it")
@@ -48,7 +48,7 @@ class SuffixOptions(DrafterOptions):
 
 @final
 class SuffixDrafter(BaseDrafter):
-    """A chain or a small tree of the likeliest continuations; deterministic."""
+    """A chain or a small tree of the most probable continuations; deterministic."""
 
     name = "suffix"
     uses_reference = True
@@ -66,12 +66,12 @@ class SuffixDrafter(BaseDrafter):
         self._requests[request.request_id] = (SuffixTree(self.max_depth), Text())
 
     def stop(self, request: RequestView) -> None:
-        """Forget the request's tree; remember its answer where that was asked for."""
+        """Drop the request's tree; store its answer where past outputs are enabled."""
         if self._requests.pop(request.request_id, None) is not None and self.past is not None:
             self.past.add(list(request.token_ids[request.prompt_len :]))
 
     def propose(self, requests: Sequence[RequestView], plans: Sequence[Plan]) -> list[DraftTree]:
-        """One tree a request; no guesses where nothing matches."""
+        """One tree per request; no draft where nothing matches."""
         return [self._tree(r, plan) for r, plan in zip(requests, plans, strict=True)]
 
     def _tree(self, request: RequestView, plan: Plan) -> DraftTree:

@@ -1,4 +1,4 @@
-"""What comes next, by how often it came before: the likeliest continuations of one matched suffix [oliaro24].
+"""The most frequent continuations of one matched suffix [oliaro24].
 
 After a string seen n times, a token that followed c times is given the chance
 
@@ -20,12 +20,12 @@ _NOVELTY = 2.0  # fitted on answers of SmolLM2-135M-Instruct: 1.9 at l = 1, 0.5 
 
 @dataclass(frozen=True)
 class GuessLimits:
-    """How much may be guessed."""
+    """Limits of a draft."""
 
     num_nodes: int
     depth: int
     min_prob: float  # nodes less likely than this are left out
-    is_chain: bool  # the likeliest continuation only
+    is_chain: bool  # the most probable continuation only
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ _Open = tuple[float, int, int, int, "Node | Leaf", int]  # (-prob, order, token,
 
 
 def guess_after(entry: "Node | Leaf", match_len: int, limits: GuessLimits, own_text: Sequence[int] = ()) -> Guess:
-    """The likeliest nodes below `entry`, best first.
+    """The most probable nodes below `entry`, best first.
 
     Args:
         entry: the suffix's entry in a tree.

@@ -38,7 +38,7 @@ class DraftReader(Protocol):
         keep: Sequence[Sequence[int]],
         need: Need,
     ) -> PassOutput:
-        """One pass over a tree a request, after what was kept so far; keeps the rows `keep` of each."""
+        """One pass over one tree per request, after what was kept so far; keeps the rows `keep` of each."""
         ...
 
     def finish(self, requests: Sequence[RequestView]) -> None:
@@ -51,7 +51,7 @@ class DraftReader(Protocol):
         ...
 
     def roll_out(self, requests: Sequence[RequestView], chains: Chains) -> list[list[ChainStep]]:
-        """Go on with chains from the last pass's guesses; slots and what is carried are the reader's to fill in."""
+        """Continue chains from the last pass's candidates; slots and what is carried are the reader's to fill in."""
         ...
 
 
@@ -77,7 +77,7 @@ class _Job:
     tip: int = -1  # then: the chain's last node in it
 
     def extend(self, guesses: Guesses, threshold: float) -> None:
-        """Add the first guess to the chain; end it where there is none, or none that is sure enough to go on from."""
+        """Add the first candidate to the chain; end it where there is none, or none above the threshold."""
         if not guesses.token_ids:
             self.is_done = True
             return
@@ -90,7 +90,7 @@ class _Job:
         self.is_done = guesses.probs[0] < threshold or len(self.token_ids) == self.depth
 
     def end(self, tree: DraftTree) -> _Place:
-        """Where the chain goes on: the last node of what is read."""
+        """Where the chain continues: the last node of what is read."""
         return tree.num_nodes - 1, self.token_ids, len(self.known) - 1 + len(self.token_ids)
 
     def chain(self) -> DraftTree:
@@ -112,8 +112,8 @@ class Autoregression:
     Args:
         reader: who reads.
         guesser: which tokens follow.
-        width: candidates a level; 1 drafts chains. Rules that compare distributions get chains, whatever the width.
-        threshold: a chain ends after a token that the drafter is less sure of.
+        width: candidates per level; 1 drafts chains. Verifiers that compare distributions get chains, whatever the width.
+        threshold: a chain ends after a token whose draft probability is below it.
         tree_depth: most tokens in a row; as many as the plan has nodes unless given.
         new_growth: how trees grow, by nodes and depth; by confidence unless given.
     """
@@ -133,7 +133,7 @@ class Autoregression:
         self._new_growth = new_growth
 
     def propose(self, requests: Sequence[RequestView], plans: Sequence[Plan]) -> list[DraftTree]:
-        """One tree a request; only the known tokens where nothing may be drafted."""
+        """One tree per request; only the committed tokens where nothing may be drafted."""
         trees = [DraftTree.chain(known_ids(r, plan)) for r, plan in zip(requests, plans, strict=True)]
         jobs = [
             job
@@ -173,7 +173,7 @@ class Autoregression:
             feeds = [job.token_ids[-1:] for job in jobs]
 
     def _are_combs(self, jobs: list[_Job]) -> bool:
-        """Whether trees are grown along their likeliest chain alone, as candidates beside each of its tokens.
+        """Whether trees are grown along their most probable chain alone, as candidates beside each of its tokens.
 
         That loses 1 or 2 % of the tokens of a small tree, and is drafted in one call.
         """
@@ -230,7 +230,7 @@ class Autoregression:
 
 
 def _frontier(job: _Job, nodes: list[int]) -> list[_Place]:
-    """Where a tree goes on."""
+    """Where a tree continues."""
     growth = job.growth
     return [(node, growth.path_tokens(grown), grown) for node, grown in zip(nodes, growth.frontier, strict=True)]
 

@@ -49,7 +49,7 @@ class DraftModelOptions(DrafterOptions):
 
 @final
 class ModelDrafter(BaseDrafter):
-    """Drafts with a second decoder.
+    """Drafts with a smaller model.
 
     Args:
         decoder: the draft model.
@@ -58,7 +58,7 @@ class ModelDrafter(BaseDrafter):
         draft_mode: whose noise draws guesses.
         vocab_size: ids that mean the same to both; all rows that both models have, unless given.
         vocab: the target's id of each row of its head, where they are not the same.
-        num_nodes: drafted tokens a step, where the user does not say.
+        num_nodes: drafted tokens per step, where the user does not say.
     """
 
     name = "draft_model"
@@ -89,7 +89,7 @@ class ModelDrafter(BaseDrafter):
         )
 
     def start(self, request: RequestView) -> None:
-        """Open a region of the draft model's cache."""
+        """Open a sequence slot in the draft model's KV cache."""
         self.follower.start(request)
 
     def stop(self, request: RequestView) -> None:
@@ -131,14 +131,14 @@ def make(settings: DrafterSettings, target: Target) -> BaseDrafter:
 
 
 def _trained_for(target: Target) -> Path | None:
-    """The folder of one that comes with foreword, or lies in the cache, for this target."""
+    """The folder of one that is installed or lies in the cache for this target."""
     if target.model is None or not isinstance(target.model.checkpoint, Checkpoint):
         return None
     return trained_drafter(METHOD, target.model.checkpoint.fingerprint)
 
 
 def _beside(path: str | Path, settings: DrafterSettings, target: Target) -> ModelDrafter:
-    """A model that was trained for this target and borrows of it."""
+    """A model that was trained for this target and shares its embedding and head."""
     beside = target.model
     if beside is None or not isinstance(beside.checkpoint, Checkpoint):
         raise ConfigError(

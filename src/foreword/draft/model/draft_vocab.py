@@ -4,7 +4,7 @@
     tokens.json        a JSON list of ids
 
 The order of the list says nothing. End and special tokens are drafted too, whether the list has them or not: every answer
-ends with one. The model still checks with its whole vocabulary, so no word changes.
+ends with one. The model still checks with its whole vocabulary, so no token changes.
 """
 
 import hashlib
@@ -16,6 +16,7 @@ from typing import Any, final
 import torch
 from torch import Tensor
 
+from foreword.checkpoint.json_file import JSON_ERRORS
 from foreword.errors import ConfigError
 from foreword.runtime.base import WeightSource
 from foreword.target.load_model import LoadedModel
@@ -67,26 +68,15 @@ def _listed(path: Path) -> set[int]:
 def _json(path: Path) -> Any:
     try:
         return json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, *JSON_ERRORS) as error:
         raise ConfigError(f"draft_vocab is {str(path)!r}, which cannot be read as JSON ({error})") from error
 
 
 def _unpickled(path: Path) -> Any:
     """What a pickle holds; anything but plain values and tensors is refused before it could run."""
-    import pickle
-
     try:
         return torch.load(path, map_location="cpu", weights_only=True)
-    except (
-        pickle.UnpicklingError,
-        RuntimeError,
-        EOFError,
-        OSError,
-        LookupError,
-        ValueError,
-        TypeError,
-        AttributeError,
-    ) as error:
+    except Exception as error:  # a damaged pickle can raise anything: it is a program
         first_line = str(error).partition("\n")[0]
         raise ConfigError(
             f"draft_vocab is {str(path)!r}, which does not hold plain values ({first_line}); write the ids as a JSON list "

@@ -1,4 +1,4 @@
-"""A second decoder that reads what the target reads, with a cache of its own.
+"""A second decoder that follows the target's text, with a KV cache of its own.
 
     the cache holds      t0 t1 t2 t3 x1 x2          x: drafted and read in the step before
     the text is now      t0 t1 t2 t3 x1 e           x1 was accepted, e came from the target
@@ -7,7 +7,7 @@
 
 What the cache holds is compared with the text at every proposal, so it does not matter how the text came about:
 accepted drafts, another drafter's, steps without any. After a full accept the last drafted token was never read, so
-two tokens are unread; after ten plain steps, ten are.
+two tokens are pending; after ten plain steps, ten are.
 """
 
 from collections.abc import Sequence
@@ -18,13 +18,15 @@ from foreword.draft.base import RequestView
 from foreword.runtime.base import ChainDecoder, Chains, ChainStep, Decoder, KVCache, Need, PassOutput
 from foreword.tree.draft_tree import DraftTree
 from foreword.tree.pack import pack
+from foreword.tree.shared_beginning import num_shared
 
 CHUNK = 512  # most tokens read in one pass while catching up
+_LONG = 64  # unread tokens that are worth a pass of their own, or a copy
 
 
 @dataclass(eq=False)
 class _Place:
-    """One request's region of the cache and what it holds."""
+    """One request's sequence slot and what it holds."""
 
     slot: int
     tokens: list[int] = field(default_factory=list)
@@ -47,7 +49,7 @@ class Follower:
         self._places: dict[int, _Place] = {}
 
     def start(self, request: RequestView) -> None:
-        """Open a region; nothing is read before the first proposal."""
+        """Open a sequence slot; nothing is read before the first proposal."""
         self._places[request.request_id] = _Place(self.cache.open(min(len(request.token_ids) + 64, self._context_len)))
 
     def stop(self, request: RequestView) -> None:
@@ -70,6 +72,8 @@ class Follower:
     def follow(self, request: RequestView, text: Sequence[int]) -> list[int]:
         """As `unread`, of a text in the draft model's own tokens."""
         place = self._places[request.request_id]
+        if not place.tokens and len(text) > _LONG:
+            self._copy_beginning(place, text)
         agreed = min(place.agreed_len, len(text))
         limit = min(len(place.tokens), len(text) - 1)  # the last token is read again, for what follows it
         while agreed < limit and place.tokens[agreed] == text[agreed]:
@@ -79,10 +83,22 @@ class Follower:
         del place.tokens[agreed:]
         place.agreed_len = agreed
         unread = list(text[agreed:])
-        while len(unread) > CHUNK:
-            chunk, unread = unread[:CHUNK], unread[CHUNK:]
-            self.run([request], [DraftTree.chain(chunk)], [range(CHUNK)], Need())
+        while len(unread) > _LONG:
+            chunk = unread[: min(CHUNK, len(unread) - 1)]
+            unread = unread[len(chunk) :]
+            self.run([request], [DraftTree.chain(chunk)], [range(len(chunk))], Need())
         return unread
+
+    def _copy_beginning(self, place: _Place, text: Sequence[int]) -> None:
+        """Begin with what another request has read of the same text."""
+        others = [other for other in self._places.values() if other is not place]
+        lengths = [num_shared(other.tokens[: len(text) - 1], list(text[: len(other.tokens)])) for other in others]
+        length = max(lengths, default=0)
+        if length > _LONG:
+            source = others[lengths.index(length)]
+            self.cache.close(place.slot)
+            place.slot = self.cache.fork(source.slot, length, len(text) + _LONG)
+            place.tokens, place.agreed_len = list(text[:length]), length
 
     def run(
         self,

@@ -1,10 +1,10 @@
-"""From a draft pass to guesses: which tokens a drafter with logits of its own proposes after a node.
+"""From a draft pass to candidates: which tokens a drafter with logits of its own proposes after a node.
 
 Under *match* a sampled request's guesses are drawn with the target's own noise: the k best of the draft's perturbed
 scores, which are the target's draws wherever the two distributions agree. Greedy takes the k likeliest. Rules that
 compare distributions get true samples and the rows they came from (`sampling.drafting`).
 
-Where nothing shapes the request, little comes out of the pass: greedy its likeliest tokens; sampled the draw itself
+Where nothing shapes the request, little comes out of the pass: greedy its most probable tokens; sampled the draw itself
 where one token is enough, else the `CANDIDATES` likeliest, among which the draw is made (what lies behind them is rarely
 drawn, and then not guessed). A request that is shaped by its history gets its logits.
 """
@@ -27,17 +27,17 @@ logger = logging.getLogger(__name__)
 
 NOT_NUMBERS = "the drafter's scores are not numbers (NaN): its weights are damaged; it drafts nothing"
 
-CANDIDATES = 64  # likeliest tokens among which several guesses are drawn
+CANDIDATES = 64  # most probable tokens among which several candidates are sampled
 
 
 @dataclass(frozen=True)
 class Spot:
-    """A node of a draft pass after which guesses are wanted."""
+    """A node of a draft pass after which candidates are needed."""
 
     request: RequestView
     node: int  # index in the packed batch of the drafter's pass
     path: Sequence[int]  # drafted tokens from the root to here, the root left out
-    tree_node: int  # number, in the proposal, of the node that the guesses will follow
+    tree_node: int  # number, in the proposal, of the node that the candidates will follow
 
     @property
     def position(self) -> int:
@@ -50,12 +50,12 @@ class Guesses:
     """Tokens after one spot, best first."""
 
     token_ids: list[int] = field(default_factory=list)
-    probs: list[float] = field(default_factory=list)  # chance that each is what the target takes
+    probs: list[float] = field(default_factory=list)  # probability that the target takes each
     row: Tensor | None = None  # the distribution they were drawn from, where the verifier wants it
 
 
 class Guesser:
-    """Asks for and reads what guesses are made of.
+    """Requests and reads the outputs that candidates are made of.
 
     Args:
         vocab: the drafter's vocabulary in the target's ids.
@@ -71,7 +71,7 @@ class Guesser:
         self._warned = False
 
     def need(self, spots: Sequence[Spot], k: int) -> Need:
-        """What the pass must hand back for up to `k` guesses after each spot."""
+        """What the pass must return for up to `k` candidates after each spot."""
         fused = [spot for spot in spots if self._is_fused(spot)]
         drawn = [spot for spot in fused if self._is_drawn_inside(spot, k)]
         chosen = sum(spot.request.sampler.warp.is_greedy for spot in fused)
@@ -85,7 +85,7 @@ class Guesser:
         )
 
     def num_candidates(self, k: int) -> int:
-        """How many tokens a pass can name where `k` are wanted."""
+        """How many tokens a pass can return where `k` are needed."""
         return min(k, self._draft_size)
 
     def chain_draws(self, request: RequestView, path: Sequence[int], depth: int) -> list[Draw]:
@@ -98,7 +98,7 @@ class Guesser:
         return [Draw(0, request.sampler.warp, 0 if is_greedy else request.sampler.key(at)) for at in positions]
 
     def guesses(self, output: PassOutput, spots: Sequence[Spot], k: int) -> list[Guesses]:
-        """The guesses of each spot, from the pass that `need` asked for."""
+        """The candidates of each spot, from the pass that `need` described."""
         top_ids = output.top_ids.tolist() if output.top_ids is not None else []
         found, num_top, num_draws, num_logits = [], 0, 0, 0
         for spot in spots:
@@ -157,7 +157,7 @@ class Guesser:
         return self.checked(ids[best].tolist(), values.tolist())
 
     def checked(self, token_ids: list[int], probs: list[float]) -> Guesses:
-        """No guesses from numbers that are none: said once, since drafting would go on in vain."""
+        """No candidates from logits that are not numbers: warn once."""
         if any(math.isnan(prob) for prob in probs):
             if not self._warned:
                 logger.warning(NOT_NUMBERS)

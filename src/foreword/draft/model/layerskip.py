@@ -65,7 +65,7 @@ class FirstLayers:
         cache, slots = self.target.cache, [request.slot for request in requests]
         kv_lens = [cache.length(slot) for slot in slots]
         for slot, kv_len, tree in zip(slots, kv_lens, trees, strict=True):
-            cache.reserve(slot, kv_len + tree.num_nodes)
+            self.target.reserve(slot, kv_len + tree.num_nodes)
         output = self.decoder.forward(pack(trees, kv_lens, slots), cache, need)
         for slot, path in zip(slots, keep, strict=True):
             cache.commit(slot, path)
@@ -80,6 +80,8 @@ class FirstLayers:
         """Go on with chains; their rows are kept until `finish`."""
         assert isinstance(self.decoder, ChainDecoder)
         chains = replace(chains, slots=[request.slot for request in requests])
+        for slot, draws in zip(chains.slots, chains.draws, strict=True):
+            self.target.reserve(slot, self.target.cache.length(slot) + len(draws))
         return self.decoder.draft_chains(chains, self.target.cache)
 
     def finish(self, requests: Sequence[RequestView]) -> None:

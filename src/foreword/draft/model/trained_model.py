@@ -16,11 +16,13 @@ from typing import Any, final
 import torch
 from torch import Tensor
 
-from foreword.checkpoint.cache import cache_folder, sha256_of
-from foreword.checkpoint.drafter_folder import tensors_of
+from foreword.checkpoint.drafter_folder import fingerprint_of, tensors_of
+from foreword.checkpoint.drafter_kind import card_of
 from foreword.checkpoint.hf_config import spec_from_config
 from foreword.checkpoint.json_file import read_json, read_json_if_any
 from foreword.checkpoint.name_map import HF_NAMES, expected_shapes, file_name
+from foreword.checkpoint.paths import is_folder, local_path
+from foreword.checkpoint.reading import reading
 from foreword.checkpoint.shared_weights import BorrowedWeights
 from foreword.config import ModelSpec
 from foreword.errors import CheckpointError
@@ -42,9 +44,8 @@ class TrainedModel:
 
 def is_trained_model(path: str | Path) -> bool:
     """Whether a local folder holds such a model, rather than one that stands alone."""
-    config = read_json_if_any(Path(path).expanduser() / "config.json")
-    card = config.get("foreword") if isinstance(config, Mapping) else None
-    return isinstance(card, Mapping) and card.get("method") == METHOD
+    folder = local_path(path)
+    return is_folder(folder) and card_of(read_json_if_any(folder / "config.json")).get("method") == METHOD
 
 
 @final
@@ -56,7 +57,7 @@ class TrainedModelFiles:
     """
 
     def __init__(self, path: str | Path) -> None:
-        self.path = Path(path).expanduser()
+        self.path = local_path(path)
         self.config: Mapping[str, Any] = read_json(self.path / "config.json")
         self._file = self.path / WEIGHTS_FILE
         if not self._file.is_file():
@@ -66,7 +67,7 @@ class TrainedModelFiles:
     @property
     def card(self) -> Mapping[str, Any]:
         """config.json's "foreword" object."""
-        return self.config["foreword"]
+        return card_of(self.config)
 
     @property
     def num_bytes(self) -> int:
@@ -76,7 +77,11 @@ class TrainedModelFiles:
     @property
     def fingerprint(self) -> str:
         """SHA-256 of the file of weights."""
-        return sha256_of(self._file, cache_folder())
+        return self._sum
+
+    @cached_property
+    def _sum(self) -> str:
+        return fingerprint_of(self._file)
 
     @cached_property
     def spec(self) -> ModelSpec:
@@ -126,6 +131,11 @@ def load_trained_model(
     Raises:
         CheckpointError: it was made for a target of other sizes, or a tensor is missing.
     """
+    with reading(files.path):
+        return _build(files, target, theirs, runtime)
+
+
+def _build(files: TrainedModelFiles, target: ModelSpec, theirs: WeightSource, runtime: Runtime) -> TrainedModel:
     spec = files.spec
     sizes = {"vocabulary": (spec.vocab_size, target.vocab_size), "hidden size": (spec.hidden_size, target.hidden_size)}
     for name, (own, wanted) in sizes.items():

@@ -6,7 +6,7 @@
 
 Texts do not always encode to the tokens they came from, at the seam least of all. So the continuation is encoded
 together with the last few tokens before it, and only what follows exactly these counts. What is lost there costs
-guesses, never words: the target checks its own tokens. The draft model takes its likeliest tokens; noise cannot be
+guesses, never words: the target checks its own tokens. The draft model takes its most probable tokens; noise cannot be
 shared between vocabularies.
 """
 
@@ -57,7 +57,7 @@ class _Job:
 
 @final
 class UniversalDrafter(BaseDrafter):
-    """Chains drafted by a model of another tokenizer; deterministic.
+    """Chains drafted by a model with another tokenizer; deterministic.
 
     Args:
         decoder: the draft model, its vocabulary no larger than its tokenizer's.
@@ -82,7 +82,7 @@ class UniversalDrafter(BaseDrafter):
         self._warned = False
 
     def start(self, request: RequestView) -> None:
-        """Open a region of the draft model's cache."""
+        """Open a sequence slot in the draft model's KV cache."""
         self.follower.start(request)
 
     def stop(self, request: RequestView) -> None:
@@ -133,7 +133,7 @@ class UniversalDrafter(BaseDrafter):
                 [range(tree.num_nodes) for tree in trees],
                 Need(top_k=1, top_nodes=ends),
             )
-            assert output.top_ids is not None, "the likeliest tokens were asked for"
+            assert output.top_ids is not None, "the most probable tokens were asked for"
             assert output.top_logprobs is not None, "with their log-probabilities"
             likeliest, log_probs = output.top_ids[:, 0].tolist(), output.top_logprobs[:, 0].tolist()
             jobs = [

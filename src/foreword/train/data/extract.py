@@ -16,7 +16,7 @@ from foreword.train.data.features import FeatureStore, PassRows
 from foreword.tree.draft_tree import DraftTree
 from foreword.tree.pack import pack
 
-_ROWS = 512  # tokens a pass
+_ROWS = 512  # tokens per pass
 _FLUSH_ANSWERS = 64
 
 

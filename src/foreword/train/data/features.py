@@ -4,7 +4,7 @@
     features/taps.bf16     N x taps x H residual streams, by tap in the order asked for
     features/hidden.bf16   N x H        the final norm's output; the head on it gives the soft targets
     features/choices.i32   N            likeliest next token over the whole vocabulary; -1 inside the prompt
-    features/index.jsonl                an answer a line: where it starts, how long it and its prompt are, its split
+    features/index.jsonl                one answer per line: where it starts, how long it and its prompt are, its split
 
 An index line is written after the rows it names, so what a kill leaves behind it is cut off and read again. Bfloat16
 keeps the range of the residual stream's few huge values; a token of SmolLM2-135M takes 4.6 kB.
@@ -173,7 +173,7 @@ class FeatureStore:
         return self._open_maps()["tokens.i32"][start:end]
 
     def _columns(self) -> list[tuple[str, int, int]]:
-        """File, values a row, bytes a value."""
+        """File, values per row, bytes per value."""
         hidden = self.hidden_size
         return [
             ("tokens.i32", 1, 4),

@@ -1,4 +1,4 @@
-"""From answers to a table of n-grams: counted, and each context's chances mixed with those of the shorter one [witten91].
+"""From answers to a table of n-grams: counted, and each context's probabilities interpolated with those of the shorter one [witten91].
 
     chance(w | context) = a c(context w) / n + (1 - a) chance(w | context without its first token)
     a = n / (n + 3 t)          n: times the context was seen, t: different tokens that followed it
@@ -25,7 +25,7 @@ _SAME = 0.04  # a context whose chances all differ from the shorter one's by les
 
 @dataclass(frozen=True)
 class _Lists:
-    """What may follow contexts: rows sorted by context, likeliest first within one."""
+    """What may follow contexts: rows sorted by context, most probable first within one."""
 
     keys: UInt64[np.ndarray, " rows"]
     ids: Int[np.ndarray, " rows"]
@@ -95,7 +95,7 @@ def _inherited(
 
 
 def _summed(own: _Lists, inherited: _Lists) -> _Lists:
-    """Both chances of the same continuation added; the likeliest few of each context."""
+    """Both chances of the same continuation added; the most probable few of each context."""
     both = _joined([own, inherited])
     both = both.where(np.lexsort((both.ids, both.keys)))
     rows = np.flatnonzero(_is_new(both.keys, both.ids))

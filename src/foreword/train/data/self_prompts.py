@@ -1,4 +1,4 @@
-"""Prompts in the model's own words: what it expects its user to say, drawn behind the user's tag [magpie24].
+"""Self-generated prompts: what the model expects its user to say, sampled after the user's tag [magpie24].
 
 A drafter is as good as its training texts are like those it serves. Where prompts of all kinds are not at hand, the model
 writes them: it was tuned on such. Left alone it asks for advice most of the time, so it is given the first words of every
@@ -114,7 +114,7 @@ def user_turn(llm: LLM) -> tuple[list[int], dict[str, Any]]:
     before, found, after = text.rpartition(_MARK)
     prefix_ids = llm.tokenizer.encode(before, add_special_tokens=False)
     if not found or not prefix_ids:
-        raise ConfigError("the model's chat template puts nothing before what the user says; give prompts as files")
+        raise ConfigError("the model's chat template puts nothing before the user's message; give prompts as files")
     first_ids = llm.tokenizer.encode(after.lstrip(), add_special_tokens=False)[:1]
     if first_ids and first_ids[0] in llm.tokenizer.special_ids:
         return prefix_ids, {"stop_token_ids": tuple(first_ids)}

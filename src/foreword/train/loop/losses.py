@@ -63,7 +63,7 @@ def head_loss(
 
 
 def best_tokens(x: Tensor, head: Tensor) -> Tensor:
-    """Each row's likeliest token, without storing all logits."""
+    """Each row's top-1 token, without storing all logits."""
     parts = [(x[i : i + _CHUNK_ROWS] @ head.T).argmax(-1) for i in range(0, len(x), _CHUNK_ROWS)]
     return torch.cat(parts) if parts else torch.empty(0, dtype=torch.int64, device=x.device)
 

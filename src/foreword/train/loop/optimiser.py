@@ -1,7 +1,7 @@
 """What moves the parameters: Muon for the matrices inside a network, AdamW for all else [jordan24, loshchilov19].
 
 Muon makes a matrix's step equally long in every direction, so that rare directions are learned as fast as common ones. It
-is not meant for tables with a row a token, which most batches hardly touch, nor for vectors. Its steps are scaled to the
+is not meant for tables with one row per token, which most batches hardly touch, nor for vectors. Its steps are scaled to the
 size of AdamW's, so one learning rate serves both. Without it (torch before 2.9) all is AdamW's.
 """
 

@@ -39,7 +39,7 @@ class Progress:
     elapsed_s: float = 0.0  # spent in training, earlier sessions included
     num_tokens: int = 0  # answer tokens seen
     order: tuple[int, int] = (0, 0)  # answers and tokens a batch that the order of batches is made of
-    best: float = 0.0  # best held-out tokens a step
+    best: float = 0.0  # best held-out tokens per step
     curve: list[dict[str, Any]] = field(default_factory=list)  # a point each measurement
 
 

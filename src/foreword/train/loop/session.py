@@ -45,7 +45,7 @@ _LITTLE = 0.2  # of the budget is little to train with
 
 
 class Reporter(Protocol):
-    """Who is told how far a run is."""
+    """Where a run reports its progress."""
 
     def phase(self, text: str, most_s: float = math.inf, unit: str = "tokens") -> None:
         """Something new begins, with at most so many seconds for it."""
@@ -93,7 +93,7 @@ def train(
     begun_s: float | None = None,
     clock: Callable[[], float] = time.monotonic,
 ) -> Progress:
-    """Train a drafter for the model of `llm` and leave it in `out`; goes on where an earlier run was.
+    """Train a drafter for the model of `llm` and leave it in `out`; resumes an earlier run.
 
     Args:
         method: which drafter, one of `METHODS` or `COUNTED`.
@@ -224,7 +224,7 @@ def collect_answers(
 
 
 def _facts(method: str, target: TargetTables, settings: TrainSettings) -> dict[str, Any]:
-    """What makes a run the run it is: another value is another run. All else may change when it goes on."""
+    """What identifies a run: another value is another run. All else may change when it is resumed."""
     return {
         "method": method,
         "target": target.source,

@@ -16,12 +16,12 @@ class TrainSettings:
     max_new_tokens: int = 256
     draft_vocab_size: int = 8000
     unroll: int = 4  # eagle3: steps of the training-time test
-    num_heads: int = 4  # medusa: deepest guess
-    head_layers: int = 1  # medusa: residual layers a head
+    num_heads: int = 4  # medusa: number of heads, the deepest draft
+    head_layers: int = 1  # medusa: residual layers per head
     share_output: bool = True  # medusa: one output matrix for all heads
     num_layers: int = 3  # draft_model: of the target's layers
     token_weight: float = 0.1  # eagle: of the tokens' cross-entropy, beside the features' distance
-    soft_targets: float = 0.5  # medusa, draft_model: weight of the target's distribution, beside its likeliest token
+    soft_targets: float = 0.5  # medusa, draft_model: weight of the target's distribution, beside its top-1 token
     lora_rank: int = 32  # medusa2: of the adapters that tune the target
     heads_weight: float = 0.01  # medusa2: of the heads' loss in what tunes the target, beside the divergence
     batch_tokens: int = 512  # small: within hours, steps are worth more than smooth gradients

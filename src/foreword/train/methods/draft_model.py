@@ -31,7 +31,7 @@ from foreword.train.methods.method import Losses, Measures, RunFacts, TargetTabl
 from foreword.train.out.layer_files import layer_config, write_drafter
 from foreword.train.out.simulate import measure_batches
 
-NUM_NODES = 4  # drafted tokens a step, unless the user says otherwise
+NUM_NODES = 4  # drafted tokens per step, unless the user says otherwise
 EVAL_DEPTH = 4  # chains as long as those that are served
 _NORM_SCALES = tuple(0.8**i for i in range(12))
 _TRIAL_ANSWERS = 4
@@ -86,7 +86,7 @@ class DraftModel:
         return Losses(loss, [int(is_right.sum())], [int(is_place.sum())])
 
     def evaluate(self, batches: Iterable[tuple[Batch, list[str | None]]]) -> Measures:
-        """Chains of guesses on greedy answers: a guess counts where all before it in the chain were right."""
+        """Chains on greedy answers: a draft token counts where all before it in the chain were right."""
         return measure_batches(batches, self._accepted, EVAL_DEPTH)
 
     def save(self, folder: Path, facts: Mapping[str, Any]) -> None:
@@ -118,7 +118,7 @@ class DraftModel:
         return column >= batch.answer_starts[:, None]
 
     def _accepted(self, batch: Batch) -> Tensor:
-        """For each pair, how many guesses in a row are the answer's own tokens (B, A - 1).
+        """For each pair, how many draft tokens in a row are the answer's own (B, A - 1).
 
         A pair's first guess follows its second token, which decoding has from the target.
         """

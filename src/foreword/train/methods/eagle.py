@@ -31,7 +31,7 @@ from foreword.train.out.layer_files import layer_config, write_drafter
 from foreword.train.out.simulate import in_a_row, measure_batches
 
 NOISE = 0.1  # most that a feature is disturbed by
-EVAL_DEPTH = 6  # deepest guess that is measured
+EVAL_DEPTH = 6  # deepest draft token that is measured
 
 
 class Eagle:
@@ -87,7 +87,7 @@ class Eagle:
         return Losses(distance + self._token_weight * tokens, [int(is_right.sum())], [len(rows)])
 
     def evaluate(self, batches: Iterable[tuple[Batch, list[str | None]]]) -> Measures:
-        """Chains of guesses on greedy answers: a guess counts where all before it in the chain were right."""
+        """Chains on greedy answers: a draft token counts where all before it in the chain were right."""
         return measure_batches(batches, self._accepted, EVAL_DEPTH)
 
     def save(self, folder: Path, facts: Mapping[str, Any]) -> None:
@@ -118,7 +118,7 @@ class Eagle:
         return unroll(self.module, features[:, :-1], embedded, batch, num_steps)
 
     def _accepted(self, batch: Batch) -> Tensor:
-        """For each pair, how many guesses in a row are the answer's own tokens (B, A - 1)."""
+        """For each pair, how many draft tokens in a row are the answer's own (B, A - 1)."""
         said = self._draft_ids[batch.token_ids[:, batch.num_columns - batch.answer_columns :]]  # (B, A)
         states = self._unroll(batch, EVAL_DEPTH, _features(batch))
         rows = (state.to(self._dtype).flatten(0, 1) for state in states)
@@ -136,7 +136,7 @@ def taps_for(spec: ModelSpec) -> tuple[int, ...]:
 
 
 def run_facts(settings: TrainSettings) -> RunFacts:
-    """The loss may be weighed otherwise when a run goes on."""
+    """The loss may be weighed otherwise when a run is resumed."""
     return RunFacts(told={"token_weight": settings.token_weight})
 
 

@@ -28,7 +28,7 @@ class Eagle3Options:
     """How the network is unrolled."""
 
     unroll: int = 4  # steps of the training-time test
-    eval_depth: int = 6  # deepest guess that is measured
+    eval_depth: int = 6  # deepest draft token that is measured
 
 
 class Eagle3:
@@ -90,7 +90,7 @@ class Eagle3:
         return Losses(loss, rights, counts)
 
     def evaluate(self, batches: Iterable[tuple[Batch, list[str | None]]]) -> Measures:
-        """Chains of guesses on greedy answers: a guess counts where all before it in the chain were right."""
+        """Chains on greedy answers: a draft token counts where all before it in the chain were right."""
         return measure_batches(batches, self._accepted, self.options.eval_depth)
 
     def save(self, folder: Path, facts: Mapping[str, Any]) -> None:
@@ -123,7 +123,7 @@ class Eagle3:
         return unroll(self.module, features, embedded, batch, num_steps)
 
     def _accepted(self, batch: Batch) -> Tensor:
-        """For each pair, how many guesses in a row are the answer's own tokens (B, A - 1)."""
+        """For each pair, how many draft tokens in a row are the answer's own (B, A - 1)."""
         said = self._draft_ids[batch.token_ids[:, batch.num_columns - batch.answer_columns :]]  # (B, A)
         head = self.module.lm_head.weight.to(self._dtype)
         states = self._unroll(batch, self.options.eval_depth)
@@ -137,7 +137,7 @@ def taps_for(spec: ModelSpec) -> tuple[int, ...]:
 
 
 def run_facts(settings: TrainSettings) -> RunFacts:
-    """The unrolling may change when a run goes on."""
+    """The unrolling may change when a run is resumed."""
     return RunFacts(told={"unroll": settings.unroll})
 
 

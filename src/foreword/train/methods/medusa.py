@@ -1,7 +1,7 @@
 """Training Medusa's heads on a frozen target: loss, measure, calibrated tree, files [medusa24].
 
 Head k learns what the target says of token t + 2 + k from the target's hidden state at token t alone: cross-entropy with
-weight 0.8^k (Medusa-1), against the target's own distribution there, its likeliest token, or a mix of both.
+weight 0.8^k (Medusa-1), against the target's own distribution there, its top-1 token, or a mix of both.
 """
 
 import json
@@ -30,7 +30,7 @@ from foreword.train.methods.method import Losses, Measures, RunFacts, TargetTabl
 from foreword.train.out.calibrate import Calibration, calibrate
 from foreword.train.out.simulate import Chains, measure
 
-TREE_NODES = 64  # of the calibrated tree; smaller ones are its likeliest nodes
+TREE_NODES = 64  # of the calibrated tree; smaller ones are its most probable nodes
 NUM_RANKS = 10  # candidates a head may offer
 _DECAY = 0.8  # weight of a head, of the one before
 _CHUNK_ROWS = 1024
@@ -41,9 +41,9 @@ class MedusaOptions:
     """What the heads are and learn from."""
 
     num_heads: int = 4
-    num_layers: int = 1  # residual layers a head
+    num_layers: int = 1  # residual layers per head
     shares_output: bool = True
-    soft: float = 0.5  # weight of the target's distribution; the rest is that of its likeliest token
+    soft: float = 0.5  # weight of the target's distribution; the rest is that of its top-1 token
 
 
 class Medusa:

@@ -38,7 +38,7 @@ class Losses:
     """One batch. Counts by depth; depth 0 is the first drafted token."""
 
     loss: Tensor  # scalar, with its graph
-    num_right: list[int]  # the drafter's likeliest token is the target's
+    num_right: list[int]  # the drafter's top-1 token is the target's
     num_places: list[int]
 
     @property
@@ -49,9 +49,9 @@ class Losses:
 
 @dataclass(frozen=True)
 class Measures:
-    """How well a drafter guesses held-out greedy answers, worked out without running the verifier."""
+    """Acceptance on held-out greedy answers, computed without running the verifier."""
 
-    accept_by_depth: list[float]  # the d-th guess is right, where all before it were
+    accept_by_depth: list[float]  # the d-th draft token is accepted, where all before it were
     tokens_per_step: float  # of a chain as deep as that list, walking each answer as decoding would
     first_depth_by_category: Mapping[str, float] = field(default_factory=dict)
     num_places: int = 0

@@ -22,7 +22,7 @@ from foreword.train.out.simulate import measure_answers
 METHOD = "ngram_lm"
 ORDER = 4  # tokens of the longest contexts; five name 0.2 % more tokens rightly, in a third more contexts
 _DATA_SHARE = 0.95  # of the time budget, until the last answer: counting takes seconds
-_DEPTH = 4  # deepest guess that is measured
+_DEPTH = 4  # deepest draft token that is measured
 _SHARES = (0.125, 0.25, 0.5, 1.0)  # of the answers, for the curve: does it still rise?
 
 
@@ -84,7 +84,7 @@ def count(
 
 
 def measured(table: NgramTable, answers: Sequence[Answer]) -> Measures:
-    """Chains of the table's likeliest tokens against greedy answers: a guess counts where all before it were right."""
+    """Chains of the table's most probable tokens against greedy answers: a guess counts where all before it were right."""
     rows = (
         ([_num_right(table, a.token_ids, place) for place in range(a.prompt_len, len(a.token_ids) - 1)], a.category)
         for a in answers

@@ -21,7 +21,7 @@ class Calibration:
     """What the card of a drafter says of its tree."""
 
     accuracies: list[list[float]]  # by head, by rank: share of places at which that rank is right
-    tree: dict[tuple[int, ...], float]  # path of ranks -> chance that the node is reached; the likeliest first
+    tree: dict[tuple[int, ...], float]  # path of ranks -> chance that the node is reached; the most probable first
     num_places: int
 
 
@@ -49,7 +49,7 @@ def calibrate(ranks: Int[np.ndarray, "places heads"], num_ranks: int, num_nodes:
 def _best_tree(
     accuracies: list[list[float]], seen: Counter[tuple[int, ...]], num_nodes: int
 ) -> dict[tuple[int, ...], float]:
-    """Always the likeliest node whose parent is in the tree. Chances fall along a path, so this is the best tree."""
+    """Always the most probable node whose parent is in the tree. Chances fall along a path, so this is the best tree."""
     tree: dict[tuple[int, ...], float] = {}
     open_nodes: list[tuple[float, tuple[int, ...]]] = [(-1.0, ())]
     while open_nodes and len(tree) <= num_nodes:

@@ -26,7 +26,7 @@ def model_card(
         "",
         "## Data",
         "",
-        "The model's own answers to these prompts (it was asked at the temperatures given, and never shown other answers):",
+        "The model's own answers to these prompts (sampled at the temperatures given):",
         "",
         *_data_table(questions, answers, licences),
         "",
@@ -39,14 +39,14 @@ def model_card(
         "",
         "## Measured",
         "",
-        "On held-out prompts, greedy, chains of guesses:",
+        "On held-out prompts, greedy, chains:",
         "",
         "| depth | " + " | ".join(str(d + 1) for d in range(len(measures.accept_by_depth))) + " |",
         "|---|" + "--:|" * len(measures.accept_by_depth),
         "| accepted, where all before were | " + " | ".join(f"{rate:.3f}" for rate in measures.accept_by_depth) + " |",
         "",
-        f"{measures.tokens_per_step:.2f} tokens a step with chains of {len(measures.accept_by_depth)} "
-        f"({measures.num_places:,} places). First depth by category:",
+        f"{measures.tokens_per_step:.2f} tokens per step with chains of {len(measures.accept_by_depth)} "
+        f"({measures.num_places:,} positions). First depth by category:",
         "",
         "| category | accepted |",
         "|---|--:|",
@@ -65,22 +65,22 @@ def _title(method: str, model: str, measures: Measures) -> list[str]:
             f"# {method} drafter for {model}",
             "",
             f"Drafts tokens for `{model}` and for no other model. Trained with `foreword train {method}`; served with",
-            f"`--drafter {method}=THIS_FOLDER`. What the model says does not change.",
+            f"`--drafter {method}=THIS_FOLDER`. The model's output does not change.",
         ]
     found = measures.also
     return [
         f"# {model}, tuned together with {method} heads",
         "",
-        f"**Another model than `{model}`, with words of its own.** Trained with `foreword train {method}`; served with",
-        f"`--model THIS_FOLDER --drafter {method}`, which says what `--model THIS_FOLDER --drafter none` says. Compare its speed",
-        "with that, and its words with those of the original.",
+        f"**A different model from `{model}`, with output of its own.** Trained with `foreword train {method}`; served with",
+        f"`--model THIS_FOLDER --drafter {method}`, which gives the tokens of `--model THIS_FOLDER --drafter none`. Compare its speed",
+        "with that, and its output with that of the original.",
         "",
         "| on held-out answers of the original | original | tuned |",
         "|---|--:|--:|",
         f"| perplexity | {found['perplexity_original']:.3f} | {found['perplexity_tuned']:.3f} |",
         "",
-        f"That is {found['perplexity_change_percent']:+.2f} %. KL(original, tuned) is {found['divergence_nats']:.4f} nats a token; at "
-        f"{found['same_likeliest_token']:.1%} of the tokens both find the same one likeliest. Measured in the training's own "
+        f"That is {found['perplexity_change_percent']:+.2f} %. KL(original, tuned) is {found['divergence_nats']:.4f} nats per token; at "
+        f"{found['same_likeliest_token']:.1%} of the tokens both have the same top-1 token. Measured in the training's own "
         "arithmetic, before the weights were written.",
     ]
 
@@ -103,8 +103,8 @@ def _verified_lines(verified: Mapping[str, Any] | None) -> list[str]:
         return []
     return [
         f"Measured by the verifier on {verified['num_prompts']} held-out prompts, {verified['runtime']} "
-        f"{verified['dtype']}, {verified['drafted_tokens_per_step']:.1f} drafted tokens a step: "
-        f"**{verified['tokens_per_step']:.2f} tokens a step**.",
+        f"{verified['dtype']}, {verified['drafted_tokens_per_step']:.1f} drafted tokens per step: "
+        f"**{verified['tokens_per_step']:.2f} tokens per step**.",
         "",
     ]
 

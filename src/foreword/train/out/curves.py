@@ -44,7 +44,7 @@ Line = tuple[str, list[float], list[float]]  # label, where, values
 def _lines(curve: Sequence[dict[str, Any]], over: Axis) -> list[Line]:
     where = [point[over.key] / over.unit for point in curve]
     depth = max((len(point["accept_by_depth"]) for point in curve), default=0)
-    lines: list[Line] = [("tokens a step", where, [point["tokens_per_step_chain"] for point in curve])]
+    lines: list[Line] = [("tokens per step", where, [point["tokens_per_step_chain"] for point in curve])]
     for d in range(depth):
         lines.append((f"depth {d + 1} accepted", where, [point["accept_by_depth"][d] for point in curve]))
     return lines

@@ -1,4 +1,4 @@
-"""Tokens a step as the real verifier gives them: the drafter's folder, served beside the same target."""
+"""Tokens per step as the real verifier gives them: the drafter's folder, served beside the same target."""
 
 import logging
 import math
@@ -36,7 +36,10 @@ def verified_tokens_per_step(
     deadline_s = clock() + limit_s
     try:
         llm = LLM(
-            drafted_for(model, drafter, folder), DraftConfig(method=drafter, path=str(folder)), batch_size=_TOGETHER
+            drafted_for(model, drafter, folder),
+            DraftConfig(method=drafter, path=str(folder)),
+            batch_size=_TOGETHER,
+            prefix_cache=False,
         )
         results = []
         for start in range(0, len(prompts), _TOGETHER):
@@ -45,7 +48,7 @@ def verified_tokens_per_step(
             if clock() > deadline_s:
                 break
     except ForewordError as error:
-        logger.warning("tokens a step were not measured: %s", error)
+        logger.warning("tokens per step were not measured: %s", error)
         return None
     steps = sum(result.stats.num_steps for result in results)
     tokens = sum(result.stats.new_tokens - 1 for result in results)

@@ -1,4 +1,4 @@
-"""Does a drafter pay on this machine? Held-out prompts with it and without it, in turns, in a few seconds."""
+"""Is a drafter faster on this machine? Held-out prompts with it and without it, in turns, in a few seconds."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -42,8 +42,8 @@ def measure_speeds(
     try:
         model = drafted_for(model, drafter, folder)
         llms = [
-            LLM(model, "none", batch_size=1),
-            LLM(model, DraftConfig(method=drafter, path=str(folder)), batch_size=1),
+            LLM(model, "none", batch_size=1, prefix_cache=False),
+            LLM(model, DraftConfig(method=drafter, path=str(folder)), batch_size=1, prefix_cache=False),
         ]
     except ForewordError:
         return None  # the last measurement has said why

@@ -1,4 +1,4 @@
-"""What decoding would gain, from how many guesses in a row are right at each place of an answer."""
+"""What decoding would gain, from how many draft tokens in a row are right at each position of an answer."""
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -18,7 +18,7 @@ def measure_batches(
 ) -> Measures:
     """Measure held-out batches; with each batch its answers' categories.
 
-    `accepted` says for each pair of a batch (B, A - 1) how many guesses in a row are the answer's own tokens.
+    `accepted` says for each pair of a batch (B, A - 1) how many draft tokens in a row are the answer's own.
     """
     answers: list[tuple[Chains, str | None]] = []
     with torch.no_grad():
@@ -43,7 +43,7 @@ def measure_answers(answers: Iterable[tuple[Chains, str | None]], depth: int) ->
 
 
 def in_a_row(said: Tensor, guesses: Iterable[Tensor]) -> Tensor:
-    """For each pair, how many guesses in a row are the answer's own tokens (B, A - 1).
+    """For each pair, how many draft tokens in a row are the answer's own (B, A - 1).
 
     Args:
         said: the answers (B, A) in the drafter's ids; below 0 where it has none.
@@ -59,7 +59,7 @@ def in_a_row(said: Tensor, guesses: Iterable[Tensor]) -> Tensor:
 
 
 def measure(chains: Sequence[Chains], depth: int, shares: Mapping[str, float]) -> Measures:
-    """Acceptance by depth over all places, and tokens a step of chains of `depth`.
+    """Acceptance by depth over all places, and tokens per step of chains of `depth`.
 
     A guess beyond the answer's end cannot be right, so places near it count only to the depth that is left.
     """
@@ -74,7 +74,7 @@ def measure(chains: Sequence[Chains], depth: int, shares: Mapping[str, float]) -
 
 
 def tokens_per_step(chains: Sequence[Chains]) -> float:
-    """Tokens after the first, a step: each step keeps its accepted guesses and one token more."""
+    """Tokens per step after the first: each step keeps its accepted draft tokens and one token more."""
     num_tokens = num_steps = 0
     for answer in chains:
         place = 0

@@ -1,24 +1,24 @@
-"""The README's table is that of the checked-in result, and the page beside it too."""
+"""The figures of README and performance page are those of the checked-in result, and the page beside it too."""
 
 import json
 import subprocess
-from pathlib import Path
 
 import pytest
 
-from benchmarks.readme_table import BEGIN, END, RESULT, with_table
+from benchmarks.performance_table import BEGIN, END, PARTS, RESULT, sentence, with_part
+from foreword.bench.markdown import markdown
 from foreword.bench.provenance import source_commit
 from foreword.bench.report import html_page
 from foreword.bench.results import load_result
 from foreword.bench.summary import summarise
 from tests.support.bench_results import make_result, run_result
 
-ROOT = Path(__file__).parents[2]
 
-
-def test_the_readme_agrees_with_the_result():
-    readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    assert with_table(readme) == readme, "run python -m benchmarks.readme_table"
+@pytest.mark.parametrize("path", PARTS, ids=lambda path: path.name)
+def test_the_page_agrees_with_the_result(path):
+    page = path.read_text(encoding="utf-8")
+    data = json.loads(RESULT.read_text(encoding="utf-8"))
+    assert with_part(page, PARTS[path](data)) == page, "run python -m benchmarks.performance_table"
 
 
 def test_the_checked_in_result_is_whole_and_its_figures_are_made_of_its_runs():
@@ -56,14 +56,23 @@ def test_a_result_says_which_commit_it_is_of_and_whether_files_differ(tmp_path):
     assert source_commit(tmp_path) == (commit, True)
 
 
-def test_the_table_goes_between_the_markers(tmp_path):
+def test_the_table_goes_between_the_markers():
     result = run_result(make_result("ngram", repeats=1))
-    path = tmp_path / "result.json"
-    result.save(path, summary=summarise(result))
-    text = with_table(f"above\n{BEGIN}\nold\n{END}\nbelow\n", path)
+    text = with_part(
+        f"above\n{BEGIN}\nold\n{END}\nbelow\n", markdown(result.as_json() | {"summary": summarise(result)})
+    )
     assert text.startswith(f"above\n{BEGIN}\n")
     assert text.endswith(f"{END}\nbelow\n")
     assert "| `ngram` | yes |" in text
     assert "old" not in text
     with pytest.raises(SystemExit, match="lacks the markers"):
-        with_table("no markers", path)
+        with_part("no markers", "")
+
+
+def test_no_figure_without_equal_tokens():
+    data = json.loads(RESULT.read_text(encoding="utf-8"))
+    assert " times as" in sentence(data)
+    auto = next(row for row in data["summary"]["modes"][0]["rows"] if row["label"] == "auto")
+    auto["gate"]["status"] = "failed"
+    with pytest.raises(SystemExit, match="nothing to report"):
+        sentence(data)
