@@ -18,34 +18,40 @@ inline const char* read_later(const AttentionBlock& block, std::size_t bytes_bef
     return at < key_bytes ? static_cast<const char*>(block.keys) + at : static_cast<const char*>(block.values) + (at - key_bytes);
 }
 
-// scores[query][key] of the first `num_keys` rows, two blocks of sixteen keys at a time; `packed` is [dim][kCount].
-template <int kCount, typename Number>
-void score_keys(const AttentionBlock& block, const float* packed, float* scores, std::size_t stride, int num_keys) {
+// scores[query][key] of the first `num_keys` rows, kBlocks blocks of sixteen keys at a time; `packed` is [dim][kCount].
+template <int kCount, int kBlocks, typename Number>
+[[gnu::noinline]] void score_keys(const AttentionBlock& block, const float* packed, float* scores, std::size_t stride, int num_keys) {
     const std::size_t block_size = block.dim * kLanes;
-    const std::size_t num_pairs = round_up(num_keys, 2 * kLanes) / (2 * kLanes);  // regions hold whole pairs
-    const std::size_t pair_bytes = 2 * block_size * sizeof(Number);
-    for (std::size_t pair = 0; pair < num_pairs; ++pair) {
-        const Number* keys = static_cast<const Number*>(block.keys) + 2 * pair * block_size;
-        const char* later = read_later(block, pair * pair_bytes, num_pairs * pair_bytes);
-        Floats low[kCount], high[kCount];
+    const std::size_t num_blocks = round_up(num_keys, 2 * kLanes) / kLanes;  // regions hold whole pairs
+    const std::size_t block_bytes = block_size * sizeof(Number);
+    for (std::size_t first = 0; first < num_blocks; first += kBlocks) {
+        const Number* keys = static_cast<const Number*>(block.keys) + first * block_size;
+        const char* later = read_later(block, first * block_bytes, num_blocks * block_bytes);
+        Floats sums[kCount][kBlocks];
         FW_UNROLL
-        for (int q = 0; q < kCount; ++q) low[q] = high[q] = splat(0.0f);
-        for (std::size_t d = 0; d < block.dim; ++d) {
+        for (int q = 0; q < kCount; ++q)
             FW_UNROLL
-            for (std::size_t line = 0; line < sizeof(Number) / 2; ++line) prefetch(later + (d * sizeof(Number) / 2 + line) * kLine);
-            const Floats key_low = load(keys + d * kLanes), key_high = load(keys + block_size + d * kLanes);
+            for (int i = 0; i < kBlocks; ++i) sums[q][i] = splat(0.0f);
+        FW_KEEP_LOOP
+        for (std::size_t d = 0; d < block.dim; ++d) {
+            constexpr std::size_t kBytes = kBlocks * kLanes * sizeof(Number);  // of keys, each round
+            if (kBytes >= kLine || d % 2 == 0)
+                FW_UNROLL
+                for (std::size_t byte = 0; byte < kBytes; byte += kLine) prefetch(later + d * kBytes + byte);
+            Floats key[kBlocks];
+            FW_UNROLL
+            for (int i = 0; i < kBlocks; ++i) key[i] = load_mixed(keys + i * block_size + d * kLanes);
             FW_UNROLL
             for (int q = 0; q < kCount; ++q) {
                 const Floats x = splat(packed[d * kCount + q]);
-                low[q] = fma(x, key_low, low[q]);
-                high[q] = fma(x, key_high, high[q]);
+                FW_UNROLL
+                for (int i = 0; i < kBlocks; ++i) sums[q][i] = fma(x, key[i], sums[q][i]);
             }
         }
         FW_UNROLL
-        for (int q = 0; q < kCount; ++q) {
-            store(scores + q * stride + 2 * pair * kLanes, low[q]);
-            store(scores + q * stride + (2 * pair + 1) * kLanes, high[q]);
-        }
+        for (int q = 0; q < kCount; ++q)
+            FW_UNROLL
+            for (int i = 0; i < kBlocks; ++i) store(scores + q * stride + (first + i) * kLanes, in_order<Number>(sums[q][i]));
     }
 }
 
@@ -54,7 +60,7 @@ void score_queries(const AttentionBlock& block, int first, int num_keys, float* 
     for (std::size_t d = 0; d < block.dim; ++d)
         FW_UNROLL
         for (int q = 0; q < kCount; ++q) packed[d * kCount + q] = block.queries[first + q][d];
-    score_keys<kCount, Number>(block, packed, scores + first * stride, stride, num_keys);
+    score_keys<kCount, key_blocks(kCount), Number>(block, packed, scores + first * stride, stride, num_keys);
 }
 
 // Puts the scores of a query's own branch, which lie by row, in the order of their positions. Rows are never before
@@ -82,15 +88,16 @@ inline float weigh(float* scores, int length) {
 // Adds the weighted values of positions [begin, end) to kCount outputs, kVectors * 16 dimensions from `dim_begin`.
 // `rows` names the rows of those positions; null where each is its own row.
 template <int kCount, int kVectors, typename Number>
-void add_values(const AttentionBlock& block, int first, std::size_t dim_begin, const float* weights, std::size_t stride,
-                int begin, int end, const std::int32_t* rows) {
+[[gnu::noinline]] void add_values(const AttentionBlock& block, int first, std::size_t dim_begin, const float* weights, std::size_t stride,
+                                  int begin, int end, const std::int32_t* rows) {
     Floats sums[kCount][kVectors];
     FW_UNROLL
     for (int q = 0; q < kCount; ++q)
         FW_UNROLL
         for (int i = 0; i < kVectors; ++i)
-            sums[q][i] = begin == 0 ? splat(0.0f) : load(block.outputs[first + q] + dim_begin + i * kLanes);
+            sums[q][i] = begin == 0 ? splat(0.0f) : mixed<Number>(load(block.outputs[first + q] + dim_begin + i * kLanes));
     const int ahead = rows ? end : static_cast<int>(kAskAhead / (block.dim * sizeof(Number)));
+    FW_KEEP_LOOP
     for (int position = begin; position < end; ++position) {
         const std::size_t row = rows ? rows[position - begin] : position;
         const Number* value = static_cast<const Number*>(block.values) + row * block.dim + dim_begin;
@@ -101,7 +108,7 @@ void add_values(const AttentionBlock& block, int first, std::size_t dim_begin, c
         }
         Floats part[kVectors];
         FW_UNROLL
-        for (int i = 0; i < kVectors; ++i) part[i] = load(value + i * kLanes);
+        for (int i = 0; i < kVectors; ++i) part[i] = load_mixed(value + i * kLanes);
         FW_UNROLL
         for (int q = 0; q < kCount; ++q) {
             const Floats weight = splat(weights[q * stride + position]);
@@ -112,16 +119,16 @@ void add_values(const AttentionBlock& block, int first, std::size_t dim_begin, c
     FW_UNROLL
     for (int q = 0; q < kCount; ++q)
         FW_UNROLL
-        for (int i = 0; i < kVectors; ++i) store(block.outputs[first + q] + dim_begin + i * kLanes, sums[q][i]);
+        for (int i = 0; i < kVectors; ++i) store(block.outputs[first + q] + dim_begin + i * kLanes, in_order<Number>(sums[q][i]));
 }
 
 template <int kCount, typename Number>
 void add_values_all_dims(const AttentionBlock& block, int first, const float* weights, std::size_t stride, int begin,
                          int end, const std::int32_t* rows) {
-    constexpr int kStep = kValueVectors * kLanes;
+    constexpr int kVectors = value_vectors(kCount), kStep = kVectors * kLanes;
     std::size_t d = 0;
     for (; d + kStep <= block.dim; d += kStep)
-        add_values<kCount, kValueVectors, Number>(block, first, d, weights, stride, begin, end, rows);
+        add_values<kCount, kVectors, Number>(block, first, d, weights, stride, begin, end, rows);
     for (; d < block.dim; d += kLanes) add_values<kCount, 1, Number>(block, first, d, weights, stride, begin, end, rows);
 }
 
@@ -149,6 +156,16 @@ inline void in_pieces(int total, int first, const Step& step) {
     }
     if constexpr (kMost > 1)
         if (first < total) in_pieces<kMost - 1>(total, first, step);
+}
+
+// As few pieces of at most kMost as there can be, of about equal size: one token alone costs a sweep half of what four do.
+template <int kMost, typename Step>
+inline void in_even_pieces(int total, const Step& step) {
+    for (int first = 0, left = (total + kMost - 1) / kMost; left > 0; --left) {
+        const int size = (total - first + left - 1) / left;
+        in_pieces<kMost>(first + size, first, step);
+        first += size;
+    }
 }
 
 template <typename Number>

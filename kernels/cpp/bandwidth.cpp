@@ -18,11 +18,14 @@ double read_bandwidth(std::size_t num_bytes, int num_threads, int repeats) {
     std::memset(buffer.data(), 1, buffer.size());
     const Kernels& kernels = kernels_named("auto");
     ThreadPool pool(num_threads);
+    const Stage stages[] = {{static_cast<int>(threads)}};
     std::atomic<std::uint64_t> sink{0};  // so that reading is not left out
     double best_s = 1e30;
     for (int i = 0; i < repeats + 1; ++i) {  // the first one warms up
         const auto start = std::chrono::steady_clock::now();
-        pool.run([&](int thread) { sink.fetch_xor(kernels.read_stream(buffer.data() + part * static_cast<std::size_t>(thread), part)); });
+        pool.run(stages, [&](int, int begin, int end, int) {
+            for (int i = begin; i < end; ++i) sink.fetch_xor(kernels.read_stream(buffer.data() + part * static_cast<std::size_t>(i), part));
+        });
         const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
         if (i > 0) best_s = std::min(best_s, seconds);
     }

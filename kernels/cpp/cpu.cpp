@@ -1,6 +1,12 @@
 #include "cpu.hpp"
 
+#include <algorithm>
 #include <stdexcept>
+#include <thread>
+
+#if defined(__linux__)
+#include <sched.h>
+#endif
 
 #if defined(__x86_64__)
 #include <cpuid.h>
@@ -76,6 +82,14 @@ bool has_dotprod() { return (::getauxval(AT_HWCAP) & HWCAP_ASIMDDP) != 0; }
 
 }  // namespace
 
+int allowed_cores() {
+#if defined(__linux__)
+    cpu_set_t set;
+    if (::sched_getaffinity(0, sizeof set, &set) == 0) return std::max(CPU_COUNT(&set), 1);
+#endif
+    return static_cast<int>(std::max(std::thread::hardware_concurrency(), 1u));
+}
+
 std::vector<const Kernels*> available_kernels() {
     std::vector<const Kernels*> found;
 #if defined(FOREWORD_HAS_AMX)
@@ -83,6 +97,9 @@ std::vector<const Kernels*> available_kernels() {
 #endif
 #if defined(FOREWORD_HAS_AVX512)
     if (has_avx512vnni()) found.push_back(kAvx512Kernels);
+#endif
+#if defined(FOREWORD_EMULATES_AVXVNNI)
+    found.push_back(kAvxVnniKernels);
 #endif
 #if defined(FOREWORD_HAS_AVXVNNI)
     if (has_avxvnni()) found.push_back(kAvxVnniKernels);

@@ -9,6 +9,9 @@
 
 namespace fw {
 
+// Cores that this process may run on; 1 at least.
+int allowed_cores();
+
 // Every path that was built and runs here, fastest first. AMX is asked for from the system on the first call.
 std::vector<const Kernels*> available_kernels();
 

@@ -86,9 +86,12 @@ void Decoder::forward(KvCache& cache, const Pass& pass) {
     if (!pass.top_nodes.empty() && (pass.top_k < 1 || pass.top_k > shape_.vocab))
         throw std::invalid_argument("top_k is " + std::to_string(pass.top_k) + "; allowed: 1 to " + std::to_string(shape_.vocab));
     workspace_->prepare(pass, cache, shape_, pool_->num_threads());
-    pool_->run([&](int thread) {
-        PassThread(shape_, weights_, kernels_, *workspace_, *pool_, cache, pass, thread).run();
-    });
+    const PassPlan plan(shape_, weights_, pass, pool_->num_threads(), *workspace_);
+    std::vector<PassThread> threads;
+    threads.reserve(static_cast<std::size_t>(pool_->num_threads()));
+    for (int thread = 0; thread < pool_->num_threads(); ++thread)
+        threads.emplace_back(shape_, weights_, kernels_, *workspace_, cache, pass, pool_->num_threads(), thread);
+    pool_->run(workspace_->stages, [&](int stage, int begin, int end, int thread) { threads[static_cast<std::size_t>(thread)].run(stage, begin, end); });
     for (std::size_t request = 0; request < pass.slots.size(); ++request)
         cache.region(pass.slots[request]).num_scratch = static_cast<std::size_t>(pass.starts[request + 1] - pass.starts[request]);
 }

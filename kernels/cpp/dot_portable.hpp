@@ -1,6 +1,8 @@
 // Dot products in plain C++, and with the ARM dot product where there is one.
 
 inline constexpr int kDotTokens = 2;
+inline constexpr bool kOneTileAtATime = false;
+inline constexpr std::ptrdiff_t kAheadOfEight = 0;
 constexpr int tiles_side_by_side(int num_tokens) { return num_tokens == 1 ? 8 : 2; }
 
 template <Nibble kNibble>
@@ -22,8 +24,9 @@ inline int8x16_t load_weights(const std::uint8_t* p) {
 }
 
 template <Nibble kNibble, int kTokens, int kTiles>
-inline void dot(const std::uint8_t* const (&weights)[kTiles], std::ptrdiff_t ahead, const std::int8_t* x, std::size_t x_stride,
+inline void dot(const std::uint8_t* const (&weights)[kTiles], std::ptrdiff_t ahead, const Activations& x, int token, std::size_t input,
                 int steps, Ints (&sums)[kTokens][kTiles]) {
+    const std::int8_t* in_row = x.row(token) + input;
     for (int j = 0; j < kTiles; ++j) {
         int32x4_t quarters[kTokens][4], inputs[kTokens];
         for (int t = 0; t < kTokens; ++t) {
@@ -34,7 +37,7 @@ inline void dot(const std::uint8_t* const (&weights)[kTiles], std::ptrdiff_t ahe
             if (ahead) prefetch(weights[j] + step * 64 + ahead);
             for (int t = 0; t < kTokens; ++t) {
                 std::int32_t four;
-                __builtin_memcpy(&four, x + t * x_stride + step * 4, sizeof four);
+                __builtin_memcpy(&four, in_row + t * x.width + step * 4, sizeof four);
                 const int8x16_t in = vreinterpretq_s8_s32(vdupq_n_s32(four));
                 for (int i = 0; i < 4; ++i)
                     quarters[t][i] =
@@ -51,13 +54,14 @@ inline void dot(const std::uint8_t* const (&weights)[kTiles], std::ptrdiff_t ahe
 #else
 
 template <Nibble kNibble, int kTokens, int kTiles>
-inline void dot(const std::uint8_t* const (&weights)[kTiles], std::ptrdiff_t ahead, const std::int8_t* x, std::size_t x_stride,
+inline void dot(const std::uint8_t* const (&weights)[kTiles], std::ptrdiff_t ahead, const Activations& x, int token, std::size_t input,
                 int steps, Ints (&sums)[kTokens][kTiles]) {
+    const std::int8_t* in_row = x.row(token) + input;
     for (int j = 0; j < kTiles; ++j)
         for (int step = 0; step < steps; ++step) {
             if (ahead) prefetch(weights[j] + step * 64 + ahead);
             for (int t = 0; t < kTokens; ++t) {
-                const std::int8_t* in = x + t * x_stride + step * 4;
+                const std::int8_t* in = in_row + t * x.width + step * 4;
                 for (int o = 0; o < 16; ++o) {
                     const std::uint8_t* w = weights[j] + step * 64 + o * 4;
                     int four = 0;

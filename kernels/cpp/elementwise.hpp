@@ -34,6 +34,7 @@ void quantise(const float* x, const Activations& into, int token) {
         for (int i = 0; i < 4; ++i) {
             rounded[i] = round_to_ints(part[i] * splat(inverse));
             store_bytes(values + group * kGroup + i * kLanes, rounded[i]);
+            if constexpr (kWantsPairs) store_pairs(into.pairs + static_cast<std::size_t>(token) * into.width + group * kGroup + i * kLanes, rounded[i]);
         }
         into.scales[into.scale_index(token, group)] = !is_finite ? __builtin_nanf("") : most > 1e-30f ? most / 127.0f : 0.0f;
         const std::int32_t first = sum(rounded[0] + rounded[1]), second = sum(rounded[2] + rounded[3]);

@@ -5,10 +5,9 @@
 
 namespace fw {
 
-void PassThread::write_hidden() {
+void PassThread::write_hidden(int, int begin, int end) {
     const std::size_t hidden = static_cast<std::size_t>(shape_.hidden);
-    const Share nodes = share(num_nodes_);
-    for (int node = nodes.begin; node < nodes.end; ++node) {
+    for (int node = begin; node < end; ++node) {
         if (weights_.final_norm.empty()) {
             std::memcpy(pass_.hidden + node * hidden, residual(node), hidden * sizeof(float));
             continue;
@@ -18,59 +17,62 @@ void PassThread::write_hidden() {
     }
 }
 
-void PassThread::head() {
-    head_strips(quantise_head_rows());
-    pool_.barrier();
-    finish_rows();
+void PassThread::quantise_head_rows(int, int begin, int end) {
+    for (int i = begin; i < end; ++i) quantise_row(residual(work_.head_rows[static_cast<std::size_t>(i)].node), weights_.final_norm, i);
+}
+
+void PassThread::look_at_logits(int, int begin, int end) {
+    for (int strip = begin; strip < end; ++strip) look_at_strip(strip);
 }
 
 // A few tiles at a time for all rows: logits are looked at while they are still in the nearest cache.
-void PassThread::head_strips(const Activations& x) {
+void PassThread::look_at_strip(int index) {
     const Matrix& m = weights_.head;
-    const int num_rows = static_cast<int>(work_.head_rows.size());
+    const int num_rows = static_cast<int>(work_.head_rows.size()), tile = index * kStripTiles;
+    const int end = tile + kStripTiles < m.num_tiles ? tile + kStripTiles : m.num_tiles;
     const std::size_t stride = kStripTiles * kLanes;
-    const Share tiles = tile_share(m);
-    for (int tile = tiles.begin; tile < tiles.end; tile += kStripTiles) {
-        const int end = tile + kStripTiles < tiles.end ? tile + kStripTiles : tiles.end;
-        float* strip = mine_.strip.as<float>();
-        kernels_.matmul(m, x, num_rows, tile, end, {strip, stride, Into::kSet, tile},
-                        end < tiles.end ? m.tiles + end * m.tile_bytes() : nullptr);
-        const int first = tile * kLanes, last = end * kLanes < shape_.vocab ? end * kLanes : shape_.vocab;
-        for (int row = 0; row < num_rows; ++row)
-            if (float* logits = work_.head_rows[row].logits)
-                std::memcpy(logits + first, strip + row * stride, static_cast<std::size_t>(last - first) * sizeof(float));
-        for (std::size_t i = 0; i < work_.fused.size(); ++i) {
-            const DrawSpec& draw = pass_.draws[work_.fused[i].draw];
-            const float* logits = strip + work_.fused[i].row * stride;
-            if (draw.temperature == 0)
-                kernels_.best_greedy(logits, first, last - first, mine_.best[i]);
-            else
-                kernels_.best_perturbed(logits, first, last - first, noise_of(draw, pass_.names), -__builtin_inff(), mine_.best[i]);
+    float* strip = mine_.strip.as<float>();
+    kernels_.matmul(m, rows_, num_rows, tile, end, {strip, stride, Into::kSet, tile}, end < m.num_tiles ? m.tiles + end * m.tile_bytes() : nullptr);
+    const int first = tile * kLanes, last = end * kLanes < shape_.vocab ? end * kLanes : shape_.vocab;
+    for (int row = 0; row < num_rows; ++row)
+        if (float* logits = work_.head_rows[row].logits)
+            std::memcpy(logits + first, strip + row * stride, static_cast<std::size_t>(last - first) * sizeof(float));
+    for (std::size_t i = 0; i < work_.fused.size(); ++i) {
+        const DrawSpec& draw = pass_.draws[work_.fused[i].draw];
+        const float* logits = strip + work_.fused[i].row * stride;
+        if (draw.temperature == 0)
+            kernels_.best_greedy(logits, first, last - first, mine_.best[i]);
+        else
+            kernels_.best_perturbed(logits, first, last - first, noise_of(draw, pass_.names), -__builtin_inff(), mine_.best[i]);
+    }
+}
+
+// What needs whole rows, one at a time: fused draws, then truncated ones, then top nodes.
+void PassThread::finish_draws(int, int begin, int end) {
+    const std::size_t vocab = static_cast<std::size_t>(shape_.vocab), num_fused = work_.fused.size();
+    const auto logits_of = [&](int node) { return work_.head_rows[work_.row_of_node[node]].logits; };
+    for (std::size_t item = static_cast<std::size_t>(begin); item < static_cast<std::size_t>(end); ++item) {
+        if (item < num_fused) {
+            pass_.choices[work_.fused[item].draw] = best_of_threads(item);
+        } else if (item < pass_.draws.size()) {
+            const int index = work_.truncated[item - num_fused];
+            const DrawSpec& draw = pass_.draws[index];
+            pass_.choices[index] = draw_truncated(kernels_, logits_of(draw.node), vocab, draw, noise_of(draw, pass_.names), mine_.rows);
+        } else {
+            const std::size_t i = item - pass_.draws.size(), k = static_cast<std::size_t>(pass_.top_k);
+            name_likeliest(kernels_, logits_of(pass_.top_nodes[i]), vocab, pass_.top_k, pass_.top_ids + i * k, pass_.top_logprobs + i * k, mine_.rows);
         }
     }
 }
 
-// What needs whole rows, one row a thread at a time.
-void PassThread::finish_rows() {
-    const std::size_t vocab = static_cast<std::size_t>(shape_.vocab);
-    const auto logits_of = [&](int node) { return work_.head_rows[work_.row_of_node[node]].logits; };
-    const Share fused = share(static_cast<int>(work_.fused.size()));
-    for (int i = fused.begin; i < fused.end; ++i) {
-        Drawn best = best_lane(work_.threads[0].best[i]);
-        for (int thread = 1; thread < num_threads_; ++thread) {
-            const Drawn other = best_lane(work_.threads[thread].best[i]);
-            if (other.score > best.score) best = other;  // its ids are all higher
-        }
-        pass_.choices[work_.fused[i].draw] = token_of(best, shape_.vocab);
+// Strips go to any thread, so of equal scores the lowest token is looked for.
+std::int32_t PassThread::best_of_threads(std::size_t fused) const {
+    Drawn best = best_lane(work_.threads[0].best[fused]);
+    for (const ThreadMemory& memory : work_.threads) {
+        const Drawn other = best_lane(memory.best[fused]);
+        if (other.score > best.score || (other.score == best.score && other.id < best.id)) best = other;
     }
-    for (std::size_t i = thread_; i < work_.truncated.size(); i += num_threads_) {
-        const DrawSpec& draw = pass_.draws[work_.truncated[i]];
-        pass_.choices[work_.truncated[i]] =
-            draw_truncated(kernels_, logits_of(draw.node), vocab, draw, noise_of(draw, pass_.names), mine_.rows);
-    }
-    for (std::size_t i = thread_; i < pass_.top_nodes.size(); i += num_threads_)
-        name_likeliest(kernels_, logits_of(pass_.top_nodes[i]), vocab, pass_.top_k, pass_.top_ids + i * pass_.top_k,
-                       pass_.top_logprobs + i * pass_.top_k, mine_.rows);
+    return token_of(best, shape_.vocab);
 }
 
 }  // namespace fw

@@ -29,6 +29,8 @@ namespace {
 #include "stream.hpp"
 #if defined(__AVX512F__)
 #include "dot_avx512.hpp"
+#elif defined(__AVXVNNI__)
+#include "dot_avxvnni.hpp"
 #elif defined(__AVX2__)
 #include "dot_avx2.hpp"
 #else

@@ -22,11 +22,13 @@ inline constexpr int kMaxQueries = 12;  // query heads that one sweep over the k
 // Shared by objects built for different processors, so never left as a function of its own.
 #define FW_INLINE [[gnu::always_inline]] inline
 
-// Loops over register blocks must be unrolled whole, or their arrays stay in memory.
+// Loops over register blocks must be unrolled whole, or their arrays stay in memory; those around them must not, or registers run out.
 #if defined(__clang__)
 #define FW_UNROLL _Pragma("unroll")
+#define FW_KEEP_LOOP _Pragma("nounroll")
 #else
 #define FW_UNROLL _Pragma("GCC unroll 16")
+#define FW_KEEP_LOOP _Pragma("GCC unroll 1")
 #endif
 
 FW_INLINE constexpr std::size_t round_up(std::size_t n, std::size_t multiple) { return (n + multiple - 1) / multiple * multiple; }
@@ -34,12 +36,14 @@ FW_INLINE constexpr std::size_t round_up(std::size_t n, std::size_t multiple) { 
 // Activations of one pass, quantised per token and group: x = scale * value.
 struct Activations {
     std::int8_t* values;     // [token][width]
+    std::int16_t* pairs;     // the same in 16 bits, of each four inputs 0, 2, 1, 3: written and read by AVX2 alone
     float* scales;           // [block][group][kBlock]
     std::int32_t* sums;      // [block][group][3][kBlock]: of the first half group, the second, and -128 times both
     std::size_t width;       // padded inputs, a multiple of kGroup
     std::size_t num_groups;  // width / kGroup
 
     FW_INLINE const std::int8_t* row(int token) const { return values + static_cast<std::size_t>(token) * width; }
+    FW_INLINE const std::int16_t* pair_row(int token) const { return pairs + static_cast<std::size_t>(token) * width; }
     FW_INLINE std::size_t scale_index(int token, std::size_t group) const {
         return (static_cast<std::size_t>(token / kBlock) * num_groups + group) * kBlock + token % kBlock;
     }

@@ -75,11 +75,16 @@ KvRegion::KvRegion(KvFormat format, int num_layers, int num_heads, std::size_t d
       memory_(region_bytes(format, static_cast<std::size_t>(num_layers), static_cast<std::size_t>(num_heads), dim, capacity_),
               capacity_ <= kHugeRows ? Pages::kHuge : Pages::kSmall) {}
 
-void KvRegion::place(int layer, int head, std::size_t row, const float* key, const float* value) {
+void KvRegion::place_key(int layer, int head, std::size_t row, const float* key) {
     in_format(format_, [&]<typename Number>(Number) {
         Number* column = numbers<Number>(keys(layer, head)) + key_offset(row, dim_);
-        Number* to = numbers<Number>(values(layer, head)) + row * dim_;
         for (std::size_t d = 0; d < dim_; ++d) write(column[d * kLanes], key[d]);
+    });
+}
+
+void KvRegion::place_value(int layer, int head, std::size_t row, const float* value) {
+    in_format(format_, [&]<typename Number>(Number) {
+        Number* to = numbers<Number>(values(layer, head)) + row * dim_;
         for (std::size_t d = 0; d < dim_; ++d) write(to[d], value[d]);
     });
 }

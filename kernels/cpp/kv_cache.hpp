@@ -18,8 +18,9 @@ public:
 
     std::uint8_t* keys(int layer, int head) const { return memory_.data() + index(layer, head) * 2 * head_bytes(); }
     std::uint8_t* values(int layer, int head) const { return keys(layer, head) + head_bytes(); }
-    // Writes the key and value of one row, rounded to the region's format.
-    void place(int layer, int head, std::size_t row, const float* key, const float* value);
+    // Writes the key or the value of one row, rounded to the region's format.
+    void place_key(int layer, int head, std::size_t row, const float* key);
+    void place_value(int layer, int head, std::size_t row, const float* value);
     void move_row(std::size_t from, std::size_t to);
     void grow(std::size_t capacity);
     // The first rows of a region of the same shape, bit by bit; neither may have fewer.

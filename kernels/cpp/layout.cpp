@@ -86,26 +86,30 @@ void PassLayout::plan_nodes(const Pass& pass, int request) {
 
 void PassLayout::plan_tasks(const Pass& pass, const Shape& shape, int num_threads) {
     const int group = shape.num_heads / shape.num_kv_heads;
-    tasks.assign(num_threads, {});
+    tasks.clear();
+    first_tasks.assign(static_cast<std::size_t>(num_threads) + 1, 0);
     std::int64_t total = 0;
     for (const NodeKeys& keys : nodes) total += static_cast<std::int64_t>(keys.length) * shape.num_heads;
     std::int64_t done = 0;
+    int owner = 0;
     for (std::size_t request = 0; request < pass.slots.size(); ++request)
         for (int kv_head = 0; kv_head < shape.num_kv_heads; ++kv_head) {
             const int num_units = (pass.starts[request + 1] - pass.starts[request]) * group;
+            bool goes_on = false;
             for (int unit = 0; unit < num_units; ++unit) {
                 const int length = nodes[pass.starts[request] + unit / group].length;
                 // The thread in whose share of the work the middle of this unit lies.
-                auto& mine = tasks[static_cast<std::size_t>((done + length / 2) * num_threads / total)];
+                const int thread = static_cast<int>((done + length / 2) * num_threads / total);
                 done += length;
-                const bool goes_on = !mine.empty() && mine.back().request == static_cast<int>(request) && mine.back().kv_head == kv_head &&
-                                     mine.back().num_units < kMaxQueries;
-                if (goes_on)
-                    mine.back().num_units += 1;
+                for (; owner < thread; goes_on = false) first_tasks[static_cast<std::size_t>(++owner)] = static_cast<int>(tasks.size());
+                if (goes_on && tasks.back().num_units < kMaxQueries)
+                    tasks.back().num_units += 1;
                 else
-                    mine.push_back({static_cast<int>(request), kv_head, unit, 1});
+                    tasks.push_back({static_cast<int>(request), kv_head, unit, 1});
+                goes_on = true;
             }
         }
+    while (owner < num_threads) first_tasks[static_cast<std::size_t>(++owner)] = static_cast<int>(tasks.size());
 }
 
 }  // namespace fw

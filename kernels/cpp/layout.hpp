@@ -22,7 +22,8 @@ struct AttentionTask {
 struct PassLayout {
     std::vector<NodeKeys> nodes;
     std::vector<std::int32_t> tails;
-    std::vector<std::vector<AttentionTask>> tasks;  // by thread
+    std::vector<AttentionTask> tasks;  // in the order of the threads they are meant for
+    std::vector<int> first_tasks;      // [threads + 1]: of each thread
     int most_rows = 0;
 
     // Throws std::invalid_argument where parents, positions or the cache do not go together.

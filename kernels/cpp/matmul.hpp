@@ -1,10 +1,12 @@
 // Products of quantised activations and packed weights: the part all instruction sets share. Included inside the namespace of
 // one of them, after its dot products:
 //
-//   template <Nibble, kTokens, kTiles> void dot(weights[kTiles], ahead, x, x_stride, steps, sums[kTokens][kTiles])
-//       adds, for `steps` times four inputs, unsigned weights times signed activations to 16 int32 sums; exact;
+//   template <Nibble, kTokens, kTiles> void dot(weights[kTiles], ahead, x, token, input, steps, sums[kTokens][kTiles])
+//       adds, for `steps` times four inputs from `input` of kTokens rows, unsigned weights times signed activations to 16 int32 sums; exact;
 //       asks for the cache lines `ahead` bytes further on (0: none)
 //   kDotTokens   tokens that share a load of weights
+//   kOneTileAtATime   registers do not suffice for the sums of several
+//   kAheadOfEight   bytes ahead of eight tiles that are asked for; 0: none
 //   tiles_side_by_side(num_tokens)   tiles that are read at a time for so many tokens, at most kDotTokens (int8)
 //
 // Integer sums are exact; what follows them is one fused multiply-add a group, groups ascending, on every path:
@@ -49,19 +51,21 @@ inline void finish_tiles(const Matrix& m, const Output& out, int token, int tile
 
 // Adds one group of int8 weights to the totals.
 template <int kTokens, int kTiles>
-inline void add_int8_group(const Activations& x, int token, std::size_t group, const std::uint8_t* const (&weights)[kTiles],
+FW_INLINE void add_int8_group(const Activations& x, int token, std::size_t group, const std::uint8_t* const (&weights)[kTiles],
                            std::ptrdiff_t ahead, Floats (&totals)[kTokens][kTiles]) {
     Ints sums[kTokens][kTiles];
+    const std::int32_t* starts = x.sums + x.sum_index(token, group, 2);  // (byte - 128) x = byte x - 128 x
     FW_UNROLL
     for (int t = 0; t < kTokens; ++t) {
-        const Ints start = splat(x.sums[x.sum_index(token + t, group, 2)]);  // (byte - 128) x = byte x - 128 x
+        const Ints start = splat(starts[t]);
         FW_UNROLL
         for (int j = 0; j < kTiles; ++j) sums[t][j] = start;
     }
-    dot<Nibble::kNone, kTokens, kTiles>(weights, ahead, x.row(token) + group * kGroup, x.width, kGroup / 4, sums);
+    dot<Nibble::kNone, kTokens, kTiles>(weights, ahead, x, token, group * kGroup, kGroup / 4, sums);
+    const float* scales = x.scales + x.scale_index(token, group);
     FW_UNROLL
     for (int t = 0; t < kTokens; ++t) {
-        const Floats scale = splat(x.scales[x.scale_index(token + t, group)]);
+        const Floats scale = splat(scales[t]);
         FW_UNROLL
         for (int j = 0; j < kTiles; ++j) totals[t][j] = fma(to_floats(sums[t][j]), scale, totals[t][j]);
     }
@@ -69,7 +73,7 @@ inline void add_int8_group(const Activations& x, int token, std::size_t group, c
 
 // Adds half a group of int4 weights to the totals.
 template <Nibble kHalf, int kTokens, int kTiles>
-inline void add_int4_half(const Matrix& m, const Activations& x, int token, int tile, std::size_t group,
+FW_INLINE void add_int4_half(const Matrix& m, const Activations& x, int token, int tile, std::size_t group,
                           const std::uint8_t* const (&weights)[kTiles], std::ptrdiff_t ahead, Floats (&totals)[kTokens][kTiles]) {
     constexpr int kIndex = kHalf == Nibble::kLow ? 0 : 1;
     Ints sums[kTokens][kTiles];
@@ -77,8 +81,9 @@ inline void add_int4_half(const Matrix& m, const Activations& x, int token, int 
     for (int t = 0; t < kTokens; ++t)
         FW_UNROLL
         for (int j = 0; j < kTiles; ++j) sums[t][j] = splat(0);
-    const std::int8_t* in = x.row(token) + group * kGroup + kIndex * kSubgroup;
-    dot<kHalf, kTokens, kTiles>(weights, ahead, in, x.width, kSubgroup / 4, sums);
+    dot<kHalf, kTokens, kTiles>(weights, ahead, x, token, group * kGroup + kIndex * kSubgroup, kSubgroup / 4, sums);
+    const float* scales = x.scales + x.scale_index(token, group);
+    const std::int32_t* input_sums = x.sums + x.sum_index(token, group, kIndex);
     FW_UNROLL
     for (int j = 0; j < kTiles; ++j) {
         const std::size_t subgroup = (tile + j) * 2 * x.num_groups + 2 * group + kIndex;
@@ -86,25 +91,34 @@ inline void add_int4_half(const Matrix& m, const Activations& x, int token, int 
         const Floats minimum = load_halves(m.half_scales + subgroup * 2 * kLanes + kLanes);
         FW_UNROLL
         for (int t = 0; t < kTokens; ++t) {
-            const Floats sum_x = to_floats(splat(x.sums[x.sum_index(token + t, group, kIndex)]));
+            const Floats sum_x = to_floats(splat(input_sums[t]));
             const Floats part = fma(minimum, sum_x, to_floats(sums[t][j]) * scale);
-            totals[t][j] = fma(part, splat(x.scales[x.scale_index(token + t, group)]), totals[t][j]);
+            totals[t][j] = fma(part, splat(scales[t]), totals[t][j]);
         }
     }
 }
 
-// kTokens tokens against kTiles tiles of kBits bits a weight.
+// What a product asks for while it computes: the weights `ahead` bytes after its own (0: nothing), or where several sweeps read the same
+// weights, those of every so many groups. So memory has something to do all the time.
+struct Request {
+    std::ptrdiff_t ahead;
+    int sweep = 0, num_sweeps = 1;
+};
+
+// The sums of kTokens tokens and kTiles tiles of kBits bits a weight over all groups.
 template <int kBits, int kTokens, int kTiles>
-void product(const Matrix& m, const Activations& x, int token, int tile, const Output& out, std::ptrdiff_t ahead) {
+FW_INLINE void add_groups(const Matrix& m, const Activations& x, int token, int tile, Request request, Floats (&totals)[kTokens][kTiles]) {
     const std::uint8_t* weights[kTiles];
     FW_UNROLL
     for (int j = 0; j < kTiles; ++j) weights[j] = m.tiles + (tile + j) * m.tile_bytes();
-    Floats totals[kTokens][kTiles];
     FW_UNROLL
     for (int t = 0; t < kTokens; ++t)
         FW_UNROLL
         for (int j = 0; j < kTiles; ++j) totals[t][j] = splat(0.0f);
+    int turn = request.sweep;  // groups until the next that is asked for
     for (std::size_t group = 0; group < x.num_groups; ++group) {
+        const std::ptrdiff_t ahead = turn == 0 ? request.ahead : 0;
+        turn = turn == 0 ? request.num_sweeps - 1 : turn - 1;
         if constexpr (kBits == 4) {
             add_int4_half<Nibble::kLow, kTokens, kTiles>(m, x, token, tile, group, weights, ahead, totals);
             add_int4_half<Nibble::kHigh, kTokens, kTiles>(m, x, token, tile, group, weights, 0, totals);
@@ -113,6 +127,26 @@ void product(const Matrix& m, const Activations& x, int token, int tile, const O
         }
         FW_UNROLL
         for (int j = 0; j < kTiles; ++j) weights[j] += kGroup * kLanes * kBits / 8;
+    }
+}
+
+// As a function of its own, so that nothing around it takes registers from its loops.
+template <int kBits, int kTokens>
+[[gnu::noinline]] void add_groups_apart(const Matrix& m, const Activations& x, int token, int tile, Request request, Floats (&totals)[kTokens][1]) {
+    add_groups<kBits, kTokens, 1>(m, x, token, tile, request, totals);
+}
+
+template <int kBits, int kTokens, int kTiles>
+void product(const Matrix& m, const Activations& x, int token, int tile, const Output& out, Request request) {
+    Floats totals[kTokens][kTiles];
+    if constexpr (kOneTileAtATime) {
+        for (int j = 0; j < kTiles; ++j) {
+            Floats one[kTokens][1];
+            add_groups_apart<kBits, kTokens>(m, x, token, tile + j, request, one);
+            for (int t = 0; t < kTokens; ++t) totals[t][j] = one[t][0];
+        }
+    } else {
+        add_groups<kBits, kTokens, kTiles>(m, x, token, tile, request, totals);
     }
     finish_tiles<kTokens, kTiles>(m, out, token, tile, totals);
 }
@@ -127,25 +161,27 @@ inline std::ptrdiff_t distance_ahead(const Matrix& m, int tile, int num_tiles, i
 template <int kTiles>
 inline void product_tiles(const Matrix& m, const Activations& x, int num_tokens, int tile, const Output& out,
                           std::ptrdiff_t ahead) {
-    for (int block = 0; block < num_tokens; block += kBlock) {
-        const int left = num_tokens - block < kBlock ? num_tokens - block : kBlock;
-        in_pieces<kDotTokens>(left, 0, [&]<int kTokens>(int first) {
-            const std::ptrdiff_t once = block + first == 0 ? ahead : 0;
+    constexpr int kBlockSweeps = (kBlock + kDotTokens - 1) / kDotTokens;
+    const int rest_sweeps = (num_tokens % kBlock + kDotTokens - 1) / kDotTokens;
+    Request request{ahead, 0, num_tokens / kBlock * kBlockSweeps + rest_sweeps};
+    for (int block = 0; block < num_tokens; block += kBlock)  // scales lie by block, so no sweep goes beyond one
+        in_even_pieces<kDotTokens>(num_tokens - block < kBlock ? num_tokens - block : kBlock, [&]<int kTokens>(int first) {
             if (m.bits == 4)
-                product<4, kTokens, kTiles>(m, x, block + first, tile, out, once);
+                product<4, kTokens, kTiles>(m, x, block + first, tile, out, request);
             else
-                product<8, kTokens, kTiles>(m, x, block + first, tile, out, once);
+                product<8, kTokens, kTiles>(m, x, block + first, tile, out, request);
+            request.sweep += 1;
         });
-    }
 }
 
 // Few tokens are bound by memory: the more runs are read at a time, the faster weights come. The processor fetches ahead of each of
-// eight by itself, faster than by asking; of four it has to be asked. Returns the first tile that is left.
+// eight by itself, faster than by asking (with AVX2 they come one after the other, and it is asked a little ahead); of four it has to be
+// asked. Returns the first tile that is left.
 template <int kTokens>
 int product_wide(const Matrix& m, const Activations& x, int tile, int tile_end, const Output& out, const std::uint8_t* then) {
     constexpr int kTiles = tiles_side_by_side(kTokens);
     for (; tile + kTiles <= tile_end; tile += kTiles)
-        product<8, kTokens, kTiles>(m, x, 0, tile, out, kTiles == 8 ? 0 : distance_ahead(m, tile, kTiles, tile_end, then));
+        product<8, kTokens, kTiles>(m, x, 0, tile, out, {kTiles == 8 ? kAheadOfEight : distance_ahead(m, tile, kTiles, tile_end, then)});
     return tile;
 }
 

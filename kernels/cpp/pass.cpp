@@ -1,4 +1,4 @@
-// The stages of a pass up to the last layer. A barrier stands wherever a stage reads what other threads wrote.
+// What threads do in the stages of a pass up to the last layer.
 #include <cmath>
 #include <cstring>
 
@@ -6,10 +6,6 @@
 
 namespace fw {
 namespace {
-
-// Few rows are quantised by every thread for itself: cheaper than fetching what the others made and waiting for it. Two threads do
-// so up to 16 rows (measured); the more threads, the smaller a thread's part would be.
-bool stay_private(int num_rows, int num_threads) { return num_rows <= 4 || (num_rows <= kBlock && num_rows * num_threads <= 32); }
 
 inline float from_bfloat16(std::uint16_t half) {
     const std::uint32_t bits = static_cast<std::uint32_t>(half) << 16;
@@ -20,23 +16,21 @@ inline float from_bfloat16(std::uint16_t half) {
 
 }  // namespace
 
-void PassThread::run() {
-    embed();
-    pool_.barrier();
-    for (int layer = 0; layer < shape_.num_layers; ++layer) {
-        tap(layer);
-        attention_sublayer(layer);
-        mlp_sublayer(layer);
+void PassThread::run(int stage, int begin, int end) {
+    const Step& step = work_.steps[static_cast<std::size_t>(stage)];
+    rows_ = step.is_private ? mine_.activations.view : work_.shared.view;
+    rows_.width = step.width;
+    rows_.num_groups = step.width / kGroup;
+    if (step.quantise != nullptr && mine_.quantised_for != stage) {
+        (this->*step.quantise)(step.layer, 0, step.num_rows);
+        mine_.quantised_for = stage;
     }
-    tap(shape_.num_layers);
-    if (pass_.hidden != nullptr) write_hidden();
-    if (!work_.head_rows.empty()) head();
+    (this->*step.work)(step.layer, begin, end);
 }
 
-void PassThread::embed() {
+void PassThread::embed(int, int begin, int end) {
     const std::size_t hidden = static_cast<std::size_t>(shape_.hidden), half = static_cast<std::size_t>(shape_.head_dim) / 2;
-    const Share nodes = share(num_nodes_);
-    for (int node = nodes.begin; node < nodes.end; ++node) {
+    for (int node = begin; node < end; ++node) {
         float* row = residual(node);
         if (pass_.inputs != nullptr) {
             std::memcpy(row, pass_.inputs + node * hidden, hidden * sizeof(float));
@@ -61,120 +55,114 @@ void PassThread::load_embedding(int node, float* row) const {
     std::memset(row + hidden, 0, (shape_.hidden_width() - hidden) * sizeof(float));
 }
 
-void PassThread::tap(int layer) {
+void PassThread::tap(int layer, int begin, int end) {
     const std::size_t hidden = static_cast<std::size_t>(shape_.hidden);
     for (std::size_t i = 0; i < pass_.taps.size(); ++i) {
         if (pass_.taps[i] != layer) continue;
-        const Share nodes = share(num_nodes_);
-        for (int node = nodes.begin; node < nodes.end; ++node)
+        for (int node = begin; node < end; ++node)
             std::memcpy(pass_.tapped + (node * pass_.taps.size() + i) * hidden, residual(node), hidden * sizeof(float));
     }
 }
 
-template <typename Source>
-Activations PassThread::quantise_rows(int num_rows, std::size_t width, std::span<const float> norm, const Source& source) {
-    const bool is_private = stay_private(num_rows, num_threads_);
-    Activations rows = is_private ? mine_.activations.view : work_.shared.view;
-    rows.width = width;
-    rows.num_groups = width / kGroup;
-    const Share part = is_private ? Share(num_rows, 0, 1) : share(num_rows);
-    for (int i = part.begin; i < part.end; ++i) {
-        const float* row = source(i);
-        if (!norm.empty()) {
-            kernels_.rms_norm(row, norm.data(), shape_.norm_eps, static_cast<std::size_t>(shape_.hidden), width, mine_.row.as<float>());
-            row = mine_.row.as<float>();
-        }
-        kernels_.quantise(row, rows, i);
+// Row `index` of the next product: `row`, or its norm where `norm` is not empty.
+void PassThread::quantise_row(const float* row, std::span<const float> norm, int index) {
+    if (!norm.empty()) {
+        kernels_.rms_norm(row, norm.data(), shape_.norm_eps, static_cast<std::size_t>(shape_.hidden), rows_.width, mine_.row.as<float>());
+        row = mine_.row.as<float>();
     }
-    if (!is_private) pool_.barrier();
-    return rows;
+    kernels_.quantise(row, rows_, index);
 }
 
-Activations PassThread::quantise_head_rows() {
-    return quantise_rows(static_cast<int>(work_.head_rows.size()), shape_.hidden_width(), weights_.final_norm,
-                         [&](int i) { return residual(work_.head_rows[i].node); });
-}
-
-Activations PassThread::quantise_attention_rows(int layer) {
-    const Layer& w = weights_.layers[layer];
+void PassThread::quantise_attention_rows(int layer, int begin, int end) {
+    const Layer& w = weights_.layers[static_cast<std::size_t>(layer)];
+    if (rows_.width == shape_.hidden_width()) {
+        for (int i = begin; i < end; ++i) quantise_row(residual(i), w.attn_norm, i);
+        return;
+    }
     const std::size_t hidden = static_cast<std::size_t>(shape_.hidden), padded = shape_.hidden_width();
-    if (shape_.qkv_input_width(layer) == padded) return quantise_rows(num_nodes_, padded, w.attn_norm, [&](int i) { return residual(i); });
-    return quantise_rows(num_nodes_, 2 * padded, {}, [&](int i) -> const float* {
-        float *embedded = mine_.row.as<float>(), *state = embedded + padded;
+    float *embedded = mine_.row.as<float>(), *state = embedded + padded;
+    for (int i = begin; i < end; ++i) {
         load_embedding(i, embedded);
         kernels_.rms_norm(embedded, w.attn_norm.data(), shape_.norm_eps, hidden, padded, embedded);
         if (shape_.norms_residual)
             std::memcpy(state, residual(i), padded * sizeof(float));
         else
             kernels_.rms_norm(residual(i), w.hidden_norm.data(), shape_.norm_eps, hidden, padded, state);
-        return embedded;
-    });
+        quantise_row(embedded, {}, i);
+    }
 }
 
-void PassThread::multiply(const Matrix& m, const Activations& x, int num_rows, float* rows, std::size_t stride, Into into,
-                          const Matrix& next) {
-    const Share tiles = tile_share(m);
-    const std::uint8_t* then = next.num_tiles > 0 ? next.tiles + tile_share(next).begin * next.tile_bytes() : nullptr;
-    if (tiles.begin < tiles.end) kernels_.matmul(m, x, num_rows, tiles.begin, tiles.end, {rows, stride, into, 0}, then);
+void PassThread::quantise_attended_rows(int, int begin, int end) {
+    for (int i = begin; i < end; ++i) quantise_row(work_.attended.as<float>() + i * rows_.width, {}, i);
 }
 
-void PassThread::attention_sublayer(int layer) {
-    const Layer& w = weights_.layers[layer];
-    const Activations normed = quantise_attention_rows(layer);
-    multiply(w.qkv, normed, num_nodes_, work_.qkv.as<float>(), shape_.qkv_width(), Into::kSet, w.o);
-    pool_.barrier();
-    place_keys(layer);
-    pool_.barrier();
-    attend(layer);
-    pool_.barrier();
-    const std::size_t width = shape_.attention_width();
-    const Activations attended =
-        quantise_rows(num_nodes_, width, {}, [&](int i) { return work_.attended.as<float>() + i * width; });
-    multiply(w.o, attended, num_nodes_, work_.residual.as<float>(), shape_.hidden_width(), Into::kAdd, w.gate_up);
-    pool_.barrier();
+void PassThread::quantise_mlp_rows(int layer, int begin, int end) {
+    for (int i = begin; i < end; ++i) quantise_row(residual(i), weights_.layers[static_cast<std::size_t>(layer)].mlp_norm, i);
 }
 
-void PassThread::mlp_sublayer(int layer) {
-    const Layer& w = weights_.layers[layer];
-    const std::size_t width = shape_.intermediate_width();
-    const Activations normed =
-        quantise_rows(num_nodes_, shape_.hidden_width(), w.mlp_norm, [&](int i) { return residual(i); });
-    multiply(w.gate_up, normed, num_nodes_, work_.gated.as<float>(), width, Into::kSwiglu, w.down);
-    pool_.barrier();
-    const Activations gated = quantise_rows(num_nodes_, width, {}, [&](int i) { return work_.gated.as<float>() + i * width; });
-    multiply(w.down, gated, num_nodes_, work_.residual.as<float>(), shape_.hidden_width(), Into::kAdd,
-             layer + 1 < shape_.num_layers ? weights_.layers[layer + 1].qkv : weights_.head);
-    pool_.barrier();
+void PassThread::quantise_gated_rows(int, int begin, int end) {
+    for (int i = begin; i < end; ++i) quantise_row(work_.gated.as<float>() + i * rows_.width, {}, i);
 }
 
-void PassThread::place_keys(int layer) {
-    const Layer& w = weights_.layers[layer];
+// Items [begin, end) of a product, each `unit` tiles. At the end of its share this thread goes on with the `next` matrix.
+void PassThread::multiply(const Matrix& m, int begin, int end, int unit, const Output& out, const Matrix& next, int next_unit) {
+    const auto share_of = [&](const Matrix& matrix, int tiles) { return Share(matrix.num_tiles / tiles, thread_, num_threads_); };
+    const bool is_last = end == share_of(m, unit).end;
+    const std::uint8_t* then = m.tiles + static_cast<std::size_t>(end * unit) * m.tile_bytes();
+    if (is_last) then = next.num_tiles > 0 ? next.tiles + static_cast<std::size_t>(share_of(next, next_unit).begin * next_unit) * next.tile_bytes() : nullptr;
+    kernels_.matmul(m, rows_, num_nodes_, begin * unit, end * unit, out, then);
+}
+
+void PassThread::make_heads(int layer, int begin, int end) {
+    const Layer& w = weights_.layers[static_cast<std::size_t>(layer)];
+    multiply(w.qkv, begin, end, head_tiles(), {work_.qkv.as<float>(), shape_.qkv_width(), Into::kSet, 0}, w.o, 1);
+    for (int head = begin; head < end; ++head) place_head(layer, head);
+}
+
+void PassThread::add_attended(int layer, int begin, int end) {
+    const Layer& w = weights_.layers[static_cast<std::size_t>(layer)];
+    multiply(w.o, begin, end, 1, {work_.residual.as<float>(), shape_.hidden_width(), Into::kAdd, 0}, w.gate_up, 2);
+}
+
+void PassThread::make_gated(int layer, int begin, int end) {
+    const Layer& w = weights_.layers[static_cast<std::size_t>(layer)];
+    multiply(w.gate_up, begin, end, 2, {work_.gated.as<float>(), shape_.intermediate_width(), Into::kSwiglu, 0}, w.down, 1);
+}
+
+void PassThread::add_gated(int layer, int begin, int end) {
+    const std::size_t index = static_cast<std::size_t>(layer);
+    const bool is_last = index + 1 == weights_.layers.size();
+    multiply(weights_.layers[index].down, begin, end, 1, {work_.residual.as<float>(), shape_.hidden_width(), Into::kAdd, 0},
+             is_last ? weights_.head : weights_.layers[index + 1].qkv, is_last ? kStripTiles : head_tiles());
+}
+
+// Turns a query or key of every node; puts a key or value into the cache.
+void PassThread::place_head(int layer, int head) {
+    const Layer& w = weights_.layers[static_cast<std::size_t>(layer)];
     const std::size_t dim = shape_.dim(), half = static_cast<std::size_t>(shape_.head_dim) / 2;
-    const int turned = shape_.num_heads + shape_.num_kv_heads;  // heads that rotate
-    const float query_scale = 1.0f / std::sqrt(static_cast<float>(shape_.head_dim));
+    const int key = head - shape_.num_heads, value = key - shape_.num_kv_heads;  // below 0: it is none
+    const std::span<const float> norm = key < 0 ? w.q_norm : w.k_norm;
+    const float scale = key < 0 ? 1.0f / std::sqrt(static_cast<float>(shape_.head_dim)) : 1.0f;
     for (std::size_t request = 0; request < pass_.slots.size(); ++request) {
         KvRegion& region = cache_.region(pass_.slots[request]);
-        const int first = pass_.starts[request], num_nodes = pass_.starts[request + 1] - first;
-        const Share part = share(num_nodes * turned);
-        for (int item = part.begin; item < part.end; ++item) {
-            const int local = item / turned, head = item % turned, node = first + local;
-            float* row = work_.qkv.as<float>() + node * shape_.qkv_width();
-            float* vector = row + head * dim;
-            const bool is_query = head < shape_.num_heads;
-            if (const std::span<const float> norm = is_query ? w.q_norm : w.k_norm; !norm.empty())
-                kernels_.rms_norm(vector, norm.data(), shape_.norm_eps, static_cast<std::size_t>(shape_.head_dim), dim, vector);
-            kernels_.rotate(vector, work_.cos.as<float>() + node * half, work_.sin.as<float>() + node * half, half, dim,
-                            is_query ? query_scale : 1.0f);
-            if (!is_query) {
-                const float* value = vector + static_cast<std::size_t>(shape_.num_kv_heads) * dim;
-                region.place(layer, head - shape_.num_heads, region.length + local, vector, value);
+        const int first = pass_.starts[request];
+        for (int node = first; node < pass_.starts[request + 1]; ++node) {
+            float* vector = work_.qkv.as<float>() + node * shape_.qkv_width() + head * dim;
+            const std::size_t row = region.length + static_cast<std::size_t>(node - first);
+            if (value >= 0) {
+                region.place_value(layer, value, row, vector);
+                continue;
             }
+            if (!norm.empty())
+                kernels_.rms_norm(vector, norm.data(), shape_.norm_eps, static_cast<std::size_t>(shape_.head_dim), dim, vector);
+            kernels_.rotate(vector, work_.cos.as<float>() + node * half, work_.sin.as<float>() + node * half, half, dim, scale);
+            if (key >= 0) region.place_key(layer, key, row, vector);
         }
     }
 }
 
-void PassThread::attend(int layer) {
-    for (const AttentionTask& task : work_.layout.tasks[thread_]) run_task(layer, task);
+void PassThread::attend(int layer, int begin, int end) {
+    for (int task = begin; task < end; ++task) run_task(layer, work_.layout.tasks[static_cast<std::size_t>(task)]);
 }
 
 void PassThread::run_task(int layer, const AttentionTask& task) {

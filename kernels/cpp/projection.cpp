@@ -19,22 +19,26 @@ void Projection::apply(const float* inputs, int num_rows, float* outputs) {
     rows_.ensure(num_rows, width);
     padded_.ensure(static_cast<std::size_t>(num_rows) * width * sizeof(float));
     products_.ensure(static_cast<std::size_t>(num_rows) * columns * sizeof(float));
-    pool_->run([&](int thread) {
-        const int num_threads = pool_->num_threads();
-        const Share rows(num_rows, thread, num_threads), tiles(matrix_.num_tiles, thread, num_threads);
-        for (int i = rows.begin; i < rows.end; ++i) {
+    const auto quantise = [&](int begin, int end) {
+        for (int i = begin; i < end; ++i) {
             float* row = padded_.as<float>() + i * width;
             std::memcpy(row, inputs + static_cast<std::size_t>(i) * num_inputs_, num_inputs_ * sizeof(float));
             std::memset(row + num_inputs_, 0, (width - num_inputs_) * sizeof(float));
             kernels_.quantise(row, rows_.view, i);
         }
-        pool_->barrier();
-        if (tiles.begin < tiles.end && num_rows > 0)
-            kernels_.matmul(matrix_, rows_.view, num_rows, tiles.begin, tiles.end, {products_.as<float>(), columns, Into::kSet, 0},
-                            nullptr);
-        pool_->barrier();
-        for (int i = rows.begin; i < rows.end; ++i)
+    };
+    const auto multiply = [&](int begin, int end) {
+        kernels_.matmul(matrix_, rows_.view, num_rows, begin, end, {products_.as<float>(), columns, Into::kSet, 0}, nullptr);
+    };
+    const auto copy_out = [&](int begin, int end) {
+        for (int i = begin; i < end; ++i)
             std::memcpy(outputs + static_cast<std::size_t>(i) * num_outputs_, products_.as<float>() + i * columns, num_outputs_ * sizeof(float));
+    };
+    const Stage stages[] = {{num_rows, 4}, {num_rows > 0 ? matrix_.num_tiles : 0, 8}, {num_rows, 4}};
+    pool_->run(stages, [&](int stage, int begin, int end, int) {
+        if (stage == 0) quantise(begin, end);
+        if (stage == 1) multiply(begin, end);
+        if (stage == 2) copy_out(begin, end);
     });
 }
 

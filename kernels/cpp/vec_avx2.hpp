@@ -1,7 +1,9 @@
 // Sixteen lanes in two AVX2 registers. Included inside the namespace of one instruction set.
 
 // Register blocks of attention: queries a sweep over keys, queries and vectors a sweep over values.
-inline constexpr int kScoreQueries = 3, kValueQueries = 2, kValueVectors = 2;
+inline constexpr int kScoreQueries = 6, kValueQueries = 6;
+constexpr int key_blocks(int num_queries) { return num_queries <= 2 ? 2 : 1; }  // twelve registers of sums, at most
+constexpr int value_vectors(int num_queries) { return num_queries == 1 ? 4 : num_queries == 2 ? 2 : 1; }
 
 struct Floats {
     __m256 lo, hi;
@@ -13,11 +15,24 @@ struct Ints {
 inline const __m256i* as_vector(const void* p) { return static_cast<const __m256i*>(p); }
 
 inline Floats load(const float* p) { return {_mm256_loadu_ps(p), _mm256_loadu_ps(p + 8)}; }
-inline __m256 load_eight(const std::uint16_t* p) {
-    const __m128i upper = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
-    return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(upper), 16));
+// Numbers in the order that costs least: of bfloat16 lanes 0, 2, 4 ... 14, 1, 3 ... 15, by a shift and a mask.
+inline Floats load_mixed(const float* p) { return load(p); }
+inline Floats load_mixed(const std::uint16_t* p) {
+    const __m256i pairs = _mm256_loadu_si256(as_vector(p));
+    return {_mm256_castsi256_ps(_mm256_slli_epi32(pairs, 16)), _mm256_castsi256_ps(_mm256_and_si256(pairs, _mm256_set1_epi32(-65536)))};
 }
-inline Floats load(const std::uint16_t* p) { return {load_eight(p), load_eight(p + 8)}; }  // bfloat16
+template <typename Number>
+inline Floats in_order(Floats a) {
+    if constexpr (sizeof(Number) == 4) return a;
+    const __m256 low = _mm256_unpacklo_ps(a.lo, a.hi), high = _mm256_unpackhi_ps(a.lo, a.hi);
+    return {_mm256_permute2f128_ps(low, high, 0x20), _mm256_permute2f128_ps(low, high, 0x31)};
+}
+template <typename Number>
+inline Floats mixed(Floats a) {
+    if constexpr (sizeof(Number) == 4) return a;
+    const __m256 low = _mm256_permute2f128_ps(a.lo, a.hi, 0x20), high = _mm256_permute2f128_ps(a.lo, a.hi, 0x31);
+    return {_mm256_shuffle_ps(low, high, 0x88), _mm256_shuffle_ps(low, high, 0xDD)};
+}
 inline Ints load(const std::int32_t* p) { return {_mm256_loadu_si256(as_vector(p)), _mm256_loadu_si256(as_vector(p + 8))}; }
 inline void store(float* p, Floats a) {
     _mm256_storeu_ps(p, a.lo);
@@ -81,6 +96,17 @@ inline void store_bytes(std::int8_t* p, Ints a) {
     const __m128i bytes = _mm_packs_epi16(_mm256_castsi256_si128(words), _mm256_extracti128_si256(words, 1));
     _mm_storeu_si128(reinterpret_cast<__m128i*>(p), bytes);
 }
+// As 16 bits, of each four 0, 2, 1, 3: what products of AVX2 read, where there is no better instruction.
+#if defined(__AVXVNNI__)
+inline constexpr bool kWantsPairs = false;
+#else
+inline constexpr bool kWantsPairs = true;
+#endif
+inline void store_pairs(std::int16_t* p, Ints a) {
+    const __m256i order = _mm256_setr_epi8(0, 1, 4, 5, 2, 3, 6, 7, 8, 9, 12, 13, 10, 11, 14, 15, 0, 1, 4, 5, 2, 3, 6, 7, 8, 9, 12, 13, 10, 11, 14, 15);
+    const __m256i words = _mm256_permute4x64_epi64(_mm256_packs_epi32(a.lo, a.hi), 0xD8);
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm256_shuffle_epi8(words, order));
+}
 inline Floats load_halves(const std::uint16_t* p) {
     return {_mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))),
             _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p + 8)))};
@@ -106,3 +132,22 @@ inline float largest(Floats a) {
 }
 
 inline void prefetch(const void* p) { _mm_prefetch(static_cast<const char*>(p), _MM_HINT_T1); }
+
+// Which weights of each byte a dot product takes.
+template <Nibble kNibble>
+inline __m256i load_weights(const std::uint8_t* p) {
+    const __m256i bytes = _mm256_loadu_si256(as_vector(p));
+    if constexpr (kNibble == Nibble::kLow) return _mm256_and_si256(bytes, _mm256_set1_epi8(15));
+    if constexpr (kNibble == Nibble::kHigh) return _mm256_and_si256(_mm256_srli_epi16(bytes, 4), _mm256_set1_epi8(15));
+    return bytes;
+}
+inline std::int32_t four_bytes(const std::int8_t* p) {
+    std::int32_t four;
+    __builtin_memcpy(&four, p, sizeof four);
+    return four;
+}
+inline std::int32_t two_words(const std::int16_t* p) {
+    std::int32_t two;
+    __builtin_memcpy(&two, p, sizeof two);
+    return two;
+}

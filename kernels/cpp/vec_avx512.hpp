@@ -2,7 +2,9 @@
 // Every operation here rounds exactly as its twin in vec_avx2.hpp and vec_scalar.hpp.
 
 // Register blocks of attention: queries a sweep over keys, queries and vectors a sweep over values.
-inline constexpr int kScoreQueries = 12, kValueQueries = 6, kValueVectors = 4;
+inline constexpr int kScoreQueries = 12, kValueQueries = 6;
+constexpr int key_blocks(int) { return 2; }
+constexpr int value_vectors(int) { return 4; }
 
 struct Floats {
     __m512 v;
@@ -64,6 +66,21 @@ inline bool any_less(Floats x, Floats y) { return _mm512_cmp_ps_mask(x.v, y.v, _
 inline void store_bytes(std::int8_t* p, Ints a) {  // values fit in eight bits
     _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm512_cvtepi32_epi8(a.v));
 }
+// Numbers in the order that costs least: here their own.
+template <typename Number>
+inline Floats load_mixed(const Number* p) {
+    return load(p);
+}
+template <typename Number>
+inline Floats in_order(Floats a) {
+    return a;
+}
+template <typename Number>
+inline Floats mixed(Floats a) {
+    return a;
+}
+inline constexpr bool kWantsPairs = false;  // only AVX2 does
+inline void store_pairs(std::int16_t*, Ints) {}
 inline Floats load_halves(const std::uint16_t* p) {  // IEEE half precision
     return {_mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)))};
 }

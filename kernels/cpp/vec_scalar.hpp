@@ -2,7 +2,9 @@
 // Included inside the namespace of one instruction set.
 
 // Register blocks of attention: queries a sweep over keys, queries and vectors a sweep over values.
-inline constexpr int kScoreQueries = 2, kValueQueries = 2, kValueVectors = 2;
+inline constexpr int kScoreQueries = 2, kValueQueries = 2;
+constexpr int key_blocks(int) { return 2; }
+constexpr int value_vectors(int) { return 2; }
 
 struct Floats {
     float v[16];
@@ -152,6 +154,21 @@ inline float half_to_float(std::uint16_t half) {
     __builtin_memcpy(&value, &bits, sizeof value);
     return value;
 }
+// Numbers in the order that costs least: here their own.
+template <typename Number>
+inline Floats load_mixed(const Number* p) {
+    return load(p);
+}
+template <typename Number>
+inline Floats in_order(Floats a) {
+    return a;
+}
+template <typename Number>
+inline Floats mixed(Floats a) {
+    return a;
+}
+inline constexpr bool kWantsPairs = false;  // only AVX2 does
+inline void store_pairs(std::int16_t*, Ints) {}
 inline Floats load_halves(const std::uint16_t* p) {
     return make_floats([&](int i) { return half_to_float(p[i]); });
 }

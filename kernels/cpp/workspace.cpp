@@ -10,9 +10,10 @@ void ActivationRows::ensure(int num_tokens, std::size_t width) {
     // A whole block more than needed: tiles read rows beyond the last one.
     const std::size_t tokens = round_up(num_tokens, kBlock) + kBlock, groups = width / kGroup;
     values_.ensure(tokens * width);
+    pairs_.ensure(tokens * width * sizeof(std::int16_t));
     scales_.ensure(tokens * groups * sizeof(float));
     sums_.ensure(tokens * groups * 3 * sizeof(std::int32_t));
-    view = {values_.as<std::int8_t>(), scales_.as<float>(), sums_.as<std::int32_t>(), width, groups};
+    view = {values_.as<std::int8_t>(), pairs_.as<std::int16_t>(), scales_.as<float>(), sums_.as<std::int32_t>(), width, groups};
 }
 
 void Decoder::Workspace::prepare(const Pass& pass, KvCache& cache, const Shape& shape, int num_threads) {
@@ -35,6 +36,7 @@ void Decoder::Workspace::prepare(const Pass& pass, KvCache& cache, const Shape& 
         ensure(memory.row, widest);
         ensure(memory.attention, attention_scratch(shape.dim(), layout.most_rows));
         ensure(memory.strip, head_rows.size() * kStripTiles * kLanes);
+        memory.quantised_for = -1;
         memory.best.assign(fused.size(), no_best());
         if (!truncated.empty() || !pass.top_nodes.empty()) memory.rows.reserve(static_cast<std::size_t>(shape.vocab));
     }

@@ -18,7 +18,7 @@ public:
     Activations view{};
 
 private:
-    Buffer values_, scales_, sums_;
+    Buffer values_, pairs_, scales_, sums_;
 };
 
 // A row of logits somebody wants: its node, and where it is written (null: it only feeds draws).
@@ -36,8 +36,22 @@ struct ThreadMemory {
     Buffer row;        // one normed row
     Buffer attention;  // scratch of a task
     Buffer strip;      // logits of a few tiles, all rows
-    std::vector<Best> best;  // of each fused draw
+    std::vector<Best> best;  // of each fused draw, among the tokens this thread saw
+    int quantised_for;       // the stage whose rows `activations` holds
     RowScratch rows;
+};
+
+class PassThread;
+
+// What is done for the items of a stage. A product comes with what quantises the rows it reads where every thread does so for itself.
+struct Step {
+    using Work = void (PassThread::*)(int layer, int begin, int end);
+    Work work;
+    int layer = 0;
+    Work quantise = nullptr;
+    int num_rows = 0;
+    std::size_t width = 0;  // of the rows
+    bool is_private = false;
 };
 
 struct Decoder::Workspace {
@@ -45,6 +59,8 @@ struct Decoder::Workspace {
     ActivationRows shared;
     Buffer residual, qkv, attended, gated, cos, sin, normed, logits;
     std::vector<ThreadMemory> threads;
+    std::vector<Stage> stages;
+    std::vector<Step> steps;  // of each stage
     std::vector<HeadRow> head_rows;
     std::vector<FusedDraw> fused;
     std::vector<int> truncated;  // draws that need a whole row
@@ -55,58 +71,76 @@ struct Decoder::Workspace {
     void plan_head(const Pass& pass, const Shape& shape);
 };
 
-// One pass, seen from one thread. Stages end where the next needs what other threads made.
+// One pass, seen from one thread: what is to be done for the items of each stage. A new stage begins wherever items of other threads are
+// read.
 class PassThread {
 public:
-    PassThread(const Shape& shape, const Weights& weights, const Kernels& kernels, Decoder::Workspace& work, ThreadPool& pool,
-               KvCache& cache, const Pass& pass, int thread)
-        : shape_(shape), weights_(weights), kernels_(kernels), work_(work), mine_(work.threads[thread]), pool_(pool), cache_(cache),
-          pass_(pass), thread_(thread), num_threads_(pool.num_threads()), num_nodes_(pass.num_nodes()) {}
+    PassThread(const Shape& shape, const Weights& weights, const Kernels& kernels, Decoder::Workspace& work, KvCache& cache, const Pass& pass,
+               int num_threads, int thread)
+        : shape_(shape), weights_(weights), kernels_(kernels), work_(work), mine_(work.threads[thread]), cache_(cache), pass_(pass),
+          thread_(thread), num_threads_(num_threads), num_nodes_(pass.num_nodes()) {}
 
-    void run();
-
+    void run(int stage, int begin, int end);
 private:
-    Share share(int total) const { return Share(total, thread_, num_threads_); }
-    // This thread's tiles of a matrix: whole pairs, since those of kSwiglu belong together.
-    Share tile_share(const Matrix& m) const {
-        Share pairs = share((m.num_tiles + 1) / 2);
-        pairs.begin = pairs.begin * 2 < m.num_tiles ? pairs.begin * 2 : m.num_tiles;
-        pairs.end = pairs.end * 2 < m.num_tiles ? pairs.end * 2 : m.num_tiles;
-        return pairs;
-    }
     float* residual(int node) const { return work_.residual.as<float>() + node * shape_.hidden_width(); }
 
-    void embed();
+    friend class PassPlan;
+
+    // Each does items [begin, end) of its stage.
+    void embed(int layer, int begin, int end);                // nodes
+    void tap(int layer, int begin, int end);                  // nodes
+    void make_heads(int layer, int begin, int end);           // query, key and value heads
+    void attend(int layer, int begin, int end);               // attention tasks
+    void add_attended(int layer, int begin, int end);         // tiles
+    void make_gated(int layer, int begin, int end);           // pairs of tiles
+    void add_gated(int layer, int begin, int end);            // tiles
+    void write_hidden(int layer, int begin, int end);         // nodes
+    void look_at_logits(int layer, int begin, int end);       // strips of the head
+    void finish_draws(int layer, int begin, int end);         // draws and top nodes
+    // Quantises rows [begin, end) of what a product reads.
+    void quantise_attention_rows(int layer, int begin, int end);
+    void quantise_attended_rows(int layer, int begin, int end);
+    void quantise_mlp_rows(int layer, int begin, int end);
+    void quantise_gated_rows(int layer, int begin, int end);
+    void quantise_head_rows(int layer, int begin, int end);
+
     void load_embedding(int node, float* row) const;
-    void tap(int layer);
-    void attention_sublayer(int layer);
-    void mlp_sublayer(int layer);
-    // Turns queries and keys, and puts keys and values into the cache.
-    void place_keys(int layer);
-    void attend(int layer);
+    void place_head(int layer, int head);
     void run_task(int layer, const AttentionTask& task);
-    // Quantises rows for the next product: source(i) is row i, or its norm where `norm` is not empty.
-    template <typename Source>
-    Activations quantise_rows(int num_rows, std::size_t width, std::span<const float> norm, const Source& source);
-    // What the query, key and value maps of a layer read.
-    Activations quantise_attention_rows(int layer);
-    void multiply(const Matrix& m, const Activations& x, int num_rows, float* rows, std::size_t stride, Into into,
-                  const Matrix& next);
-    void head();
-    Activations quantise_head_rows();
-    void head_strips(const Activations& x);
-    void finish_rows();
-    void write_hidden();
+    void look_at_strip(int index);
+    std::int32_t best_of_threads(std::size_t fused) const;
+    void quantise_row(const float* row, std::span<const float> norm, int index);
+    void multiply(const Matrix& m, int begin, int end, int unit, const Output& out, const Matrix& next, int next_unit);
+    int head_tiles() const { return static_cast<int>(shape_.dim()) / kLanes; }  // of a query, key or value head
 
     const Shape& shape_;
     const Weights& weights_;
     const Kernels& kernels_;
     Decoder::Workspace& work_;
     ThreadMemory& mine_;
-    ThreadPool& pool_;
     KvCache& cache_;
     const Pass& pass_;
     const int thread_, num_threads_, num_nodes_;
+    Activations rows_{};  // of the stage under way
+};
+
+// Writes the stages of a pass into the workspace.
+class PassPlan {
+public:
+    PassPlan(const Shape& shape, const Weights& weights, const Pass& pass, int num_threads, Decoder::Workspace& work);
+
+private:
+    void add(Step step, int num_items, int grain, const int* begins = nullptr);
+    void add_product(Step::Work quantise, int num_rows, std::size_t width, Step::Work work, int layer, int num_items, int grain);
+    void add_layer(int layer);
+    void add_end();
+    void add_taps(int layer);
+
+    const Shape& shape_;
+    const Weights& weights_;
+    const Pass& pass_;
+    const int num_threads_;
+    Decoder::Workspace& work_;
 };
 
 }  // namespace fw

@@ -64,9 +64,10 @@ struct Packed {
 std::vector<float> products(const Kernels& kernels, const Matrix& matrix, const std::vector<float>& inputs, int num_tokens) {
     const std::size_t rows = round_up(kMostTokens, kBlock) + kBlock, groups = kWidth / kGroup;
     std::vector<std::int8_t> values(rows * kWidth);
+    std::vector<std::int16_t> pairs(rows * kWidth);
     std::vector<float> scales(rows * groups), outputs(static_cast<std::size_t>(num_tokens) * kOutputs);
     std::vector<std::int32_t> sums(rows * groups * 3);
-    const Activations x{values.data(), scales.data(), sums.data(), kWidth, groups};
+    const Activations x{values.data(), pairs.data(), scales.data(), sums.data(), kWidth, groups};
     for (int token = 0; token < num_tokens; ++token) kernels.quantise(inputs.data() + token * kWidth, x, token);
     kernels.matmul(matrix, x, num_tokens, 0, kTiles, {outputs.data(), kOutputs, Into::kSet, 0}, nullptr);
     return outputs;

@@ -39,6 +39,7 @@ def make_decoder(cache_dir: Path) -> Callable[..., Any]:
         kv_dtype: str = "float32",
     ) -> Any:
         runtime = NativeRuntime(dtype=dtype, threads=threads, cache_dir=cache_dir, isa=isa, kv_dtype=kv_dtype)
+        runtime._pool = runtime._kernels.ThreadPool(threads, threads)  # so many, however few cores there are
         return runtime.decoder(spec, RandomWeights(spec, seed))
 
     return make

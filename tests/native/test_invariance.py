@@ -80,6 +80,17 @@ def test_every_path_thread_count_and_width_gives_the_same_bits(
         cache.close(slot)
 
 
+@pytest.mark.parametrize("threads", [4, 8, 16])
+@pytest.mark.parametrize("dtype", ["int8", "int4"])
+def test_more_threads_than_cores_or_work(make_decoder: Callable[..., Any], dtype: str, threads: int) -> None:
+    """Tiles go to whoever comes; some threads find none."""
+    expected, _ = one_by_one(make_decoder(LLAMA, threads=1, dtype=dtype), TOKENS)
+    decoder = make_decoder(LLAMA, threads=threads, dtype=dtype)
+    cache = decoder.new_cache()
+    for sizes in ((90,), (1, 2, 7, 17, 63)):
+        read_in_pieces(decoder, cache, sizes, expected)
+
+
 @pytest.mark.parametrize("seed", range(8))
 def test_trees_and_batches_give_the_bits_of_plain_decoding(plain: Plain, make_decoder: Any, seed: int) -> None:
     """Two requests share a pass: a random tree that holds the true path, and a prompt chunk; then the path is kept."""

@@ -31,6 +31,7 @@ def provenance(model: "LoadedModel", prompt_files: Sequence[Path], machine: Mapp
         "runtime": choice.name,
         "dtype": choice.dtype,
         "kv_dtype": getattr(choice, "kv_dtype", None),
+        "isa": getattr(choice, "isa", None),
         "device": choice.device,
         "prompt_files": [
             {"name": path.name, "sha256": hashlib.sha256(path.read_bytes()).hexdigest()} for path in prompt_files

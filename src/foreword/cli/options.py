@@ -37,6 +37,13 @@ KvDtype = Annotated[
     str,
     typer.Option(help="Type of the KV cache: auto (native: bfloat16), float32 or bfloat16.", rich_help_panel=_MODEL),
 ]
+Isa = Annotated[
+    str,
+    typer.Option(
+        help="Instruction set of the native runtime: auto, or one that this processor runs (amx, avx512vnni, avxvnni, avx2, dotprod, portable).",
+        rich_help_panel=_MODEL,
+    ),
+]
 Threads = Annotated[int | None, typer.Option(help="CPU threads. Default: the physical cores.", rich_help_panel=_MODEL)]
 BatchSize = Annotated[int, typer.Option(help="Most prompts in one batch.", rich_help_panel=_MODEL)]
 

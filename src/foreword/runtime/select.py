@@ -21,10 +21,11 @@ class RuntimeChoice:
     device: str
     reason: str
     kv_dtype: str = ""  # of cached keys and values; torch keeps them in its own dtype
+    isa: str = ""  # the instruction set of the native runtime
 
 
 def choose_runtime(
-    runtime: str = "auto", dtype: str = "auto", device: str = "auto", kv_dtype: str = "auto"
+    runtime: str = "auto", dtype: str = "auto", device: str = "auto", kv_dtype: str = "auto", isa: str = "auto"
 ) -> RuntimeChoice:
     """Resolve every "auto". `ConfigError` for names that do not exist or do not go together."""
     names = (("runtime", runtime, RUNTIMES), ("dtype", dtype, DTYPES), ("kv_dtype", kv_dtype, KV_DTYPES))
@@ -35,13 +36,27 @@ def choose_runtime(
         raise ConfigError(f"device is {device!r}; allowed: auto, cpu, cuda, cuda:1 and so on")
     choice = _choose(runtime, dtype, device)
     if choice.name == "native":
-        return replace(choice, kv_dtype="bfloat16" if kv_dtype == "auto" else kv_dtype)
+        return replace(choice, kv_dtype="bfloat16" if kv_dtype == "auto" else kv_dtype, isa=_checked_isa(isa))
+    if isa != "auto":
+        raise ConfigError(
+            f"isa is {isa}, but the torch runtime takes the instructions it finds; allowed: auto, or the native runtime"
+        )
     if kv_dtype not in ("auto", choice.dtype):
         raise ConfigError(
             f"kv_dtype is {kv_dtype}, but the torch runtime keeps keys and values in the dtype it computes in, "
             f"here {choice.dtype}; allowed: auto, {choice.dtype}, or the native runtime"
         )
     return replace(choice, kv_dtype=choice.dtype)
+
+
+def _checked_isa(isa: str) -> str:
+    """The instruction set of this name, the fastest one for "auto"; `UnknownNameError` where it does not run here."""
+    import foreword_kernels  # pyright: ignore[reportMissingImports]
+
+    allowed = foreword_kernels.available_isas()
+    if isa not in ("auto", *allowed):
+        raise UnknownNameError("isa", isa, ("auto", *allowed))
+    return allowed[0] if isa == "auto" else isa
 
 
 def _choose(runtime: str, dtype: str, device: str) -> RuntimeChoice:
@@ -87,7 +102,7 @@ def make_runtime(choice: RuntimeChoice, threads: int | None = None, cache_dir: P
     if choice.name == "native":
         from foreword.runtime.native_runtime import NativeRuntime
 
-        return NativeRuntime(dtype=choice.dtype, threads=threads, cache_dir=cache_dir, kv_dtype=choice.kv_dtype)
+        return NativeRuntime(choice.dtype, threads, cache_dir, choice.isa or "auto", choice.kv_dtype)
     import torch
 
     from foreword.runtime.torch_runtime import TorchRuntime

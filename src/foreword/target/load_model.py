@@ -62,17 +62,19 @@ def load_model(
     dtype: str = "auto",
     device: str = "auto",
     kv_dtype: str = "auto",
+    isa: str = "auto",
     threads: int | None = None,
     cache_dir: str | Path | None = None,
     show_progress: bool | Report = False,
 ) -> LoadedModel:
     """Load a model: a Hugging Face folder, a hub id, a GGUF file, or None for the default model.
 
+    `isa` is the native runtime's instruction set, one of those that this processor runs ("auto": the fastest);
     `kv_dtype` is how the native runtime keeps keys and values: "bfloat16" (what "auto" means there), or "float32" in
     twice the memory.
     """
     check_model_name(model)
-    choice = choose_runtime(runtime, dtype, device, kv_dtype)
+    choice = choose_runtime(runtime, dtype, device, kv_dtype, isa)
     check_threads(threads)
     if not isinstance(cache_dir, str | Path | None):
         raise ConfigError(
@@ -84,7 +86,7 @@ def load_model(
     try:
         checkpoint = open_checkpoint(model, cache_dir=cache_dir, progress=show_progress)
     except UnsupportedArchitectureError as refusal:
-        if runtime == "native" or dtype in NATIVE_DTYPES or kv_dtype != "auto":
+        if runtime == "native" or dtype in NATIVE_DTYPES or (kv_dtype, isa) != ("auto", "auto"):
             raise
         choice = choose_runtime("torch", dtype, device)
         make_runtime(choice, threads)  # sets the threads, tries the device

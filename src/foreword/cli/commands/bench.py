@@ -111,6 +111,7 @@ def bench(
     dtype: opt.Dtype = "auto",
     kv_dtype: opt.KvDtype = "auto",
     threads: opt.Threads = None,
+    isa: opt.Isa = "auto",
 ) -> None:
     """Compare drafters with plain decoding: first the tokens, then the time. Exit code 1 where a drafter changes tokens."""
     outputs = {"--json": json, "--report": report, "--markdown": markdown, "--write-prompts": write_prompts}
@@ -135,7 +136,13 @@ def bench(
     from foreword.bench.cells import make_cells
     from foreword.engine.llm import load_model
 
-    load_options: dict[str, Any] = {"runtime": runtime, "dtype": dtype, "kv_dtype": kv_dtype, "threads": threads}
+    load_options: dict[str, Any] = {
+        "runtime": runtime,
+        "dtype": dtype,
+        "kv_dtype": kv_dtype,
+        "isa": isa,
+        "threads": threads,
+    }
     tuned = Tuned(profile)
     load_options = tuned.load_options(load_options)
     cells = make_cells(

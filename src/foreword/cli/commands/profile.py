@@ -26,6 +26,7 @@ def profile(
     dtype: opt.Dtype = "auto",
     kv_dtype: opt.KvDtype = "auto",
     threads: opt.Threads = None,
+    isa: opt.Isa = "auto",
     widths: Widths = "1,2,4,8,16,32",
     context: Context = 256,
     repeats: Repeats = 30,
@@ -43,15 +44,19 @@ def profile(
     from foreword.bench.pass_cost import measure_pass_cost
     from foreword.engine.llm import load_model
 
-    loaded = load_model(model, runtime=runtime, dtype=dtype, kv_dtype=kv_dtype, threads=threads, show_progress=True)
+    loaded = load_model(
+        model, runtime=runtime, dtype=dtype, kv_dtype=kv_dtype, isa=isa, threads=threads, show_progress=True
+    )
     needed, room = context + max(sizes), loaded.checkpoint.spec.context_len
     if needed > room:
         raise ConfigError(f"context and widest pass take {needed} tokens; the model's context holds {room}")
     cost = measure_pass_cost(loaded.decoder, sizes, context, repeats=repeats, threads=threads)
+    choice = loaded.choice
+    title = f"{loaded.checkpoint.source}, {choice.name} {choice.dtype} {choice.isa}".rstrip()
     if plot is not None:
         from foreword.bench.plot import pass_cost_svg
 
-        plot.write_text(pass_cost_svg(cost, f"{loaded.checkpoint.source}, {loaded.choice.name} {loaded.choice.dtype}"))
+        plot.write_text(pass_cost_svg(cost, title))
         note(f"wrote {plot}")
     if json:
         print_json(
@@ -61,6 +66,7 @@ def profile(
                 "runtime": loaded.choice.name,
                 "dtype": loaded.choice.dtype,
                 "kv_dtype": loaded.choice.kv_dtype,
+                "isa": loaded.choice.isa,
                 "context": cost.context_len,
                 "bandwidth_gb_per_s": cost.bandwidth_gb_per_s,
                 "weight_bytes": cost.weight_bytes,
@@ -68,7 +74,7 @@ def profile(
             }
         )
         return
-    _print(cost, f"{loaded.checkpoint.source}, {loaded.choice.name} {loaded.choice.dtype}")
+    _print(cost, title)
 
 
 def _parse_widths(text: str) -> list[int]:

@@ -55,6 +55,7 @@ def tune(
     dtype: opt.Dtype = "auto",
     kv_dtype: opt.KvDtype = "auto",
     threads: opt.Threads = None,
+    isa: opt.Isa = "auto",
     temperature: opt.Temperature = opt.DEFAULTS.temperature,
     seed: Annotated[int, typer.Option(help="Of sampled answers.", rich_help_panel="Sampling")] = 1,
     max_tokens: Annotated[
@@ -81,7 +82,13 @@ def tune(
 
     named = None if drafters is None else parse_candidates(drafters)
     loaded = load_model(
-        model, runtime=runtime, dtype=dtype, kv_dtype=kv_dtype, threads=threads, show_progress=sys.stderr.isatty()
+        model,
+        runtime=runtime,
+        dtype=dtype,
+        kv_dtype=kv_dtype,
+        isa=isa,
+        threads=threads,
+        show_progress=sys.stderr.isatty(),
     )
     bench = Bench(loaded, params)
     asked = _prompts(bench.plain, lines, limit)

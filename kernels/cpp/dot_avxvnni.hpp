@@ -1,0 +1,35 @@
+// Dot products with AVX-VNNI: eight outputs times four inputs an instruction. Six tokens times sixteen outputs take twelve registers for
+// sums, more than the instruction's latency asks for, two for weights and one for inputs.
+
+inline constexpr int kDotTokens = 6;
+inline constexpr bool kOneTileAtATime = true;
+inline constexpr std::ptrdiff_t kAheadOfEight = 2048;
+
+constexpr int tiles_side_by_side(int num_tokens) { return num_tokens == 1 ? 8 : 2; }
+
+// Keeps the order in which they are written, so that no more registers are taken than there are.
+inline void add_products(__m256i& sums, __m256i weights, __m256i four) {
+    sums = _mm256_dpbusd_avx_epi32(sums, weights, four);
+    asm("" : "+x"(sums));
+}
+
+template <Nibble kNibble, int kTokens, int kTiles>
+inline void dot(const std::uint8_t* const (&weights)[kTiles], std::ptrdiff_t ahead, const Activations& x, int token, std::size_t input,
+                int steps, Ints (&sums)[kTokens][kTiles]) {
+    static_assert(kTiles == 1);
+    const std::int8_t* in = x.row(token) + input;
+    const std::uint8_t* tile = weights[0];
+    FW_KEEP_LOOP
+    for (int step = 0; step < steps; ++step) {
+        if (ahead) prefetch(tile + ahead);
+        const __m256i low = load_weights<kNibble>(tile), high = load_weights<kNibble>(tile + 32);
+        FW_UNROLL
+        for (int t = 0; t < kTokens; ++t) {
+            const __m256i four = _mm256_set1_epi32(four_bytes(in + t * x.width));
+            add_products(sums[t][0].lo, low, four);
+            add_products(sums[t][0].hi, high, four);
+        }
+        tile += 64;
+        in += 4;
+    }
+}
