@@ -197,7 +197,7 @@ def test_rules_equal_in_law_are_held_to_greedy_only(run, rule):
 def test_a_lossy_rule_is_called_lossy_and_counted(run):
     code, out, _ = run("--verifier", "typical", "--temperature", 1.5)
     assert code == 0
-    assert "lossy, so equality is not promised" in out
+    assert "it is lossy, so equality is not guaranteed" in out
     assert out.splitlines()[-1].startswith("differing answers: ")
     code, out, _ = run("--verifier", "typical", "--temperature", 1.5, "--json")
     data = json.loads(out)

@@ -233,13 +233,16 @@ def test_seeds_decide(name):
     """[R12], [R13], [R14]: the same seed, the same tokens, alone or not, first or later; another seed, others."""
     target, rule = ToyDecoder(sharpness=0.5), make_verifier(name)
     drafter = SampledDrafter(BlurredModel(target, 0.6), (1, 1, 1), rule.draft_mode, 12)
-    engine = make_engine(target, drafter, verifier=rule, num_nodes=3)
+    engines = {
+        chunk: make_engine(target, drafter, verifier=rule, num_nodes=3, prefill_chunk=chunk) for chunk in (1, 2, 4)
+    }
 
-    def answer(seed, temperature=1.0, beside=()):
+    def answer(seed, temperature=1.0, beside=(), chunk=4):
         params = SamplingParams(temperature=temperature, seed=seed, max_tokens=24)
-        return run(engine, [PROMPTS[0], *beside], [params] * (1 + len(beside)))[0].new_ids
+        return run(engines[chunk], [PROMPTS[0], *beside], [params] * (1 + len(beside)))[0].new_ids
 
     assert answer(42) == answer(42) == answer(42, beside=PROMPTS[1:4])
+    assert answer(42) == answer(42, chunk=1) == answer(42, chunk=2), "however the prompt is read"
     assert answer(42) != answer(43)
     assert len({tuple(answer(None)) for _ in range(10)}) == 10
     assert answer(1, temperature=0.0) == answer(2, temperature=0.0)

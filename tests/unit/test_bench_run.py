@@ -145,7 +145,7 @@ def test_synthetic_guesses_are_right_as_often_as_they_should(alpha):
 
 @pytest.mark.parametrize("alpha", ["1.5", "-1", "many"])
 def test_a_chance_must_be_one(alpha):
-    with pytest.raises(ConfigError, match="allowed: a chance from 0 to 1"):
+    with pytest.raises(ConfigError, match="allowed: a probability from 0 to 1"):
         LLM(toy_model(), f"synthetic={alpha}")
 
 

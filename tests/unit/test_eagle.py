@@ -433,7 +433,7 @@ def test_misfits_are_refused_with_the_reason(tmp_path):
         with pytest.raises(error, match=message):
             load(save_head(tmp_path, config | options, kept), kind, target)
 
-    refused(UnsupportedModelError, "holds an EAGLE-3 network; use it as eagle3=PATH", kind="eagle2")
+    refused(UnsupportedModelError, "holds an EAGLE-3 network; use it as eagle3=", kind="eagle2")
     refused(CheckpointError, "made for a vocabulary of 98 tokens; the target has 97", vocab_size=98)
     refused(CheckpointError, r"fc reads 144 values; this target gives 192", target=replace(TARGET, hidden_size=64))
     refused(CheckpointError, r"fc reads 144 values; this target gives 96", eagle_aux_hidden_state_layer_ids=[1, 2])
@@ -442,7 +442,7 @@ def test_misfits_are_refused_with_the_reason(tmp_path):
     refused(UnsupportedModelError, "does not use: mask_hidden", {"mask_hidden": torch.zeros(1)})
     refused(CheckpointError, "no table d2t says", {"lm_head.weight": torch.zeros(40, 48)})
     save_head(tmp_path, head_config(TARGET, False), head_tensors(TARGET, False))
-    with pytest.raises(UnsupportedModelError, match="holds an EAGLE-1 or EAGLE-2 network; use it as eagle2=PATH"):
+    with pytest.raises(UnsupportedModelError, match="holds an EAGLE-1 or EAGLE-2 network; use it as eagle2="):
         load(tmp_path)
     with pytest.raises(ModelNotFoundError, match="there is no drafter"):
         EagleFiles(tmp_path / "nowhere")

@@ -153,7 +153,7 @@ def test_a_processor_that_returns_something_else_is_named(result):
         ({"stop_token_ids": ["a"]}, "a token id of stop_token_ids is 'a'"),
         ({"min_tokens": 9, "max_tokens": 8}, "min_tokens is 9, more than max_tokens, 8"),
         ({"min_tokens": -1}, "min_tokens is -1"),
-        ({"n": 0}, "n is 0; allowed: 1 or above"),
+        ({"n": 0}, "n is 0; allowed: from 1 to 128"),
         ({"logprobs": -1}, "logprobs is -1"),
         ({"prompt_logprobs": True}, "prompt_logprobs is True"),
         ({"logits_processors": [3]}, "logits_processors has 3"),

@@ -111,7 +111,7 @@ def test_five_requests_of_the_greatest_length_cost_what_one_costs(ends_early):
     """[R68], [R70]: the draft model's rows and the target's are given back, by answers that end and by readers that leave."""
     decoder, params = ToyDecoder(context_len=48), SamplingParams(max_tokens=99)
     target = Target(decoder)
-    drafter = model_drafter(0.0, num_speculative_tokens=3)(target)
+    drafter = model_drafter(0.0)(target)
     engine = make_engine(decoder, drafter, target=target, num_nodes=3, batch_size=1)
     counts = set()
     for _ in range(5):

@@ -225,7 +225,7 @@ def test_a_run_that_was_killed_ends_as_one_that_was_not(llm, questions, data, tm
     assert heads["target_fingerprint"] == open_checkpoint(whole).fingerprint
     assert card["perplexity_original"] > 1.0
     text = (whole / "README.md").read_text()
-    assert "Another model than" in text
+    assert "A different model" in text
     assert f"| perplexity | {card['perplexity_original']:.3f} | {card['perplexity_tuned']:.3f} |" in text
     assert "tokens per step**" in text, "measured by the verifier beside the tuned model"
     options = LoopOptions

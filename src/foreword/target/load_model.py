@@ -15,7 +15,7 @@ from foreword.checkpoint.opened import Checkpoint, open_checkpoint
 from foreword.checkpoint.pairing import Pairing, Vocabulary, pair
 from foreword.checkpoint.paths import is_there, local_path
 from foreword.errors import ConfigError, UnsupportedArchitectureError
-from foreword.progress import reporting, silent
+from foreword.progress import Report, reporting, silent
 from foreword.runtime.base import Decoder, Runtime, WeightSource
 from foreword.runtime.select import NATIVE_DTYPES, RuntimeChoice, check_threads, choose_runtime, make_runtime
 from foreword.target.model_source import ModelSource
@@ -65,7 +65,7 @@ def load_model(
     isa: str = "auto",
     threads: int | None = None,
     cache_dir: str | Path | None = None,
-    show_progress: bool = False,
+    show_progress: bool | Report = False,
 ) -> LoadedModel:
     """Load a model: a Hugging Face folder, a hub id, a GGUF file, or None for the default model.
 
@@ -80,8 +80,8 @@ def load_model(
         raise ConfigError(
             f"cache_dir is {cache_dir!r}; allowed: the path of a folder, or None for the user's cache folder"
         )
-    if not isinstance(show_progress, bool):
-        raise ConfigError(f"show_progress is {show_progress!r}; allowed: True or False")
+    if not isinstance(show_progress, bool) and not callable(show_progress):
+        raise ConfigError(f"show_progress is {show_progress!r}; allowed: True, False, or a function that is told")
     cache_dir = None if cache_dir is None else Path(cache_dir)
     try:
         checkpoint = open_checkpoint(model, cache_dir=cache_dir, progress=show_progress)
@@ -173,7 +173,7 @@ def _load(
     checkpoint: Checkpoint,
     choice: RuntimeChoice,
     runtime: Runtime,
-    show_progress: bool = False,
+    show_progress: bool | Report = False,
     vocab_size: int | None = None,
 ) -> LoadedModel:
     weights: Any = checkpoint.as_dtype(choice.dtype, show_progress) if choice.name == "torch" else checkpoint

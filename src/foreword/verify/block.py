@@ -32,7 +32,7 @@ from foreword.tree.draft_tree import DraftTree
 from foreword.tree.merge import expected_probs
 from foreword.verify.base import Answers, Ask, Matching
 from foreword.verify.fresh_noise import Chance, FreshNoise
-from foreword.verify.rejection import refuse_loose_shape
+from foreword.verify.rejection import places_after_root, refuse_loose_shape
 from foreword.verify.rows import TargetRows, ask_rows, draft_row, excess, normalised, ratio
 from foreword.verify.verdict import Verdict
 
@@ -95,10 +95,12 @@ def verify_block(tree: DraftTree, target_row: Callable[[int], Row], chance: Chan
             break  # neither this prefix nor a longer one can pass
         row = target_row(node)
         owed = _owed(tree, node, weight, row)
-        if chance.accepts(node, _pass_prob(weight, float(owed.sum()), node == tree.num_nodes - 1)):
+        passes = _pass_prob(weight, float(owed.sum()), node == tree.num_nodes - 1)
+        if chance.accepts(places_after_root(tree, node), passes):
             end, next_weights = node, normalised(owed, row)
     path = tuple(range(end + 1))
-    return Verdict(path, tuple(tree.token_ids[n] for n in path[tree.num_known :]), chance.draw(end, next_weights))
+    accepted = tuple(tree.token_ids[n] for n in path[tree.num_known :])
+    return Verdict(path, accepted, chance.draw(places_after_root(tree, end), next_weights))
 
 
 def _ratio(tree: DraftTree, node: int, row: Row) -> float:

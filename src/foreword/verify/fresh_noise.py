@@ -1,7 +1,7 @@
 """Single-use random numbers for rejection-style verifiers.
 
 Their streams differ from the target's own and from the drafter's, and their keys hold the step, the position of the
-last committed token and the node. A rule may look at a node that it does not keep; whatever it learnt there must not meet
+last committed token and the node, counted from the root. A rule may look at a node that it does not keep; whatever it learnt there must not meet
 the same numbers again in the next step.
 """
 

@@ -73,7 +73,7 @@ def reject(tree: DraftTree, target_row: Callable[[int], Row], chance: Chance) ->
     while True:
         child, row = _try_siblings(tree, siblings[node], target_row(node), chance)
         if child is None:
-            return Verdict(tuple(path), tuple(accepted), chance.draw(node, row))
+            return Verdict(tuple(path), tuple(accepted), chance.draw(places_after_root(tree, node), row))
         path.append(child)
         accepted.append(tree.token_ids[child])
         node = child
@@ -89,7 +89,7 @@ def _try_siblings(tree: DraftTree, siblings: list[int], row: Row, chance: Chance
         drawn_from = draft_row(tree, node, len(row))
         proposal = None if drawn_from is None else without(drawn_from, tried)
         keep_prob = float(row[token]) if proposal is None else ratio(float(row[token]), float(proposal[token]))
-        if chance.accepts(node, keep_prob):
+        if chance.accepts(places_after_root(tree, node), keep_prob):
             return node, row
         owed = without(row, [token]) if proposal is None else excess(row, proposal)
         row = normalised(owed, row)
@@ -103,6 +103,11 @@ def _siblings(tree: DraftTree) -> list[list[int]]:
     for node in range(tree.num_known, tree.num_nodes):
         siblings[tree.parents[node]].append(node)
     return siblings
+
+
+def places_after_root(tree: DraftTree, node: int) -> int:
+    """A node's number counted from the root: noise must not depend on how many pending tokens are read before it."""
+    return node - (tree.num_known - 1)
 
 
 def refuse_loose_shape(tree: DraftTree, verifier: str) -> None:
