@@ -10,8 +10,8 @@ from dataclasses import fields
 from pathlib import Path
 
 from foreword.draft.cascade import CascadeOptions
+from foreword.draft.drafter_options import DrafterOptions, bounds_of, help_of
 from foreword.draft.drafter_type import DrafterType
-from foreword.draft.options import DrafterOptions, bounds_of, help_of
 from foreword.draft.registry import BUILT_IN, drafter_type
 
 ROOT = Path(__file__).parents[2]

@@ -6,9 +6,10 @@ from collections.abc import Callable
 from foreword.draft.cascade import CascadeDrafter
 from foreword.draft.draft_config import draft_config
 from foreword.draft.lookup.ngram_lm import NgramLmDrafter
+from foreword.draft.make_drafter import make_drafter
 from foreword.draft.model.draft_model import DraftModelOptions, ModelDrafter
 from foreword.draft.model.universal import UniversalDrafter
-from foreword.draft.registry import drafter_types, make_drafter
+from foreword.draft.registry import drafter_types
 from foreword.sampling.params import SamplingParams
 from foreword.target.target import Target
 from tests.support.ngram_tables import table_of_texts

@@ -6,7 +6,7 @@ from pathlib import Path
 STUTTER = """
 from foreword.draft.base import BaseDrafter, known_ids
 from foreword.draft.drafter_type import DrafterType
-from foreword.draft.options import DrafterOptions, option
+from foreword.draft.drafter_options import DrafterOptions, option
 from foreword.tree.draft_tree import DraftTree
 from dataclasses import dataclass
 

@@ -5,7 +5,7 @@ import pytest
 from foreword.draft.base import BaseDrafter, DraftNeed, Plan, known_ids
 from foreword.draft.cascade import CascadeDrafter
 from foreword.draft.draft_config import DraftConfig, draft_config
-from foreword.draft.registry import make_drafter
+from foreword.draft.make_drafter import make_drafter
 from foreword.engine.llm import LLM
 from foreword.errors import ConfigError, UnknownNameError
 from foreword.sampling.params import SamplingParams

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from foreword.checkpoint import open_checkpoint
-from foreword.checkpoint.options import Options
 from foreword.checkpoint.reading import reading
+from foreword.checkpoint.typed_keys import Options
 from foreword.config import Llama3RopeScaling, ModelSpec, RopeSpec
 from foreword.errors import CheckpointError, ConfigError, ForewordError, LoadError, ModelNotFoundError
 from foreword.sampling.params import SamplingParams

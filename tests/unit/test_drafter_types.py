@@ -12,8 +12,8 @@ from foreword.cli.main import main
 from foreword.draft import registry
 from foreword.draft.cascade import CascadeOptions
 from foreword.draft.draft_config import ALIASES, DraftConfig, draft_config, parse_draft_config
+from foreword.draft.drafter_options import DrafterOptions, bounds_of, help_of
 from foreword.draft.names import parse_method, split_list
-from foreword.draft.options import DrafterOptions, bounds_of, help_of
 from foreword.draft.traits import is_looked_up, needs_to_see, num_looked_up, reads_near
 from foreword.errors import UnknownNameError
 from tests.support.plugin import STUTTER, install

@@ -17,7 +17,7 @@ from foreword.draft.heads.eagle_files import EagleFiles
 from foreword.draft.heads.eagle_network import id_map, taps_of
 from foreword.draft.heads.eagle_tree import ShapedGrowth
 from foreword.draft.lookup.ngram import NgramDrafter
-from foreword.draft.registry import make_drafter
+from foreword.draft.make_drafter import make_drafter
 from foreword.engine.engine import Engine
 from foreword.engine.fixed_policy import FixedController
 from foreword.engine.kv_budget import KVBudget

@@ -10,8 +10,8 @@ from foreword.cli.main import main
 from foreword.draft.draft_config import DraftConfig, parse_draft_config
 from foreword.draft.heads.eagle_files import EagleFiles
 from foreword.draft.heads.eagle_network import load_network
+from foreword.draft.make_drafter import make_drafter
 from foreword.draft.model.draft_vocab import TrimmedHead, read_draft_vocab
-from foreword.draft.registry import make_drafter
 from foreword.engine.llm import LLM
 from foreword.errors import ConfigError
 from foreword.runtime.base import Need

@@ -16,7 +16,7 @@ from foreword.draft.base import Plan
 from foreword.draft.draft_config import DraftConfig
 from foreword.draft.lookup.ngram_lm import NgramLmDrafter
 from foreword.draft.lookup.ngram_table import FILE, NgramTable, context_keys, load_table, next_keys
-from foreword.draft.registry import make_drafter
+from foreword.draft.make_drafter import make_drafter
 from foreword.errors import CheckpointError, ConfigError, ModelNotFoundError
 from foreword.train.data.ngram_counts import count_ngrams
 from foreword.tune.candidates import default_candidates

@@ -10,8 +10,8 @@ import torch
 
 from foreword.draft.draft_config import draft_config
 from foreword.draft.lookup.ngram import NgramDrafter
+from foreword.draft.make_drafter import make_drafter
 from foreword.draft.model.draft_model import DraftModelOptions, ModelDrafter
-from foreword.draft.registry import make_drafter
 from foreword.engine.llm import LLM
 from foreword.engine.request import Request
 from foreword.errors import ForewordError, PromptTooLongError

@@ -5,9 +5,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from foreword.checkpoint.json_file import read_json, read_json_if_any
-from foreword.checkpoint.options import Options
 from foreword.checkpoint.reading import reason_of
 from foreword.checkpoint.tokenizer import Tokenizer
+from foreword.checkpoint.typed_keys import Options
 from foreword.errors import CheckpointError
 
 if TYPE_CHECKING:

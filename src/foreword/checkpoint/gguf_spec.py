@@ -7,7 +7,7 @@ from typing import Any
 
 from foreword.checkpoint.families import FAMILIES, gguf_names
 from foreword.checkpoint.gguf_header import GgufHeader
-from foreword.checkpoint.options import Options
+from foreword.checkpoint.typed_keys import Options
 from foreword.config import Llama3RopeScaling, ModelSpec, RopeSpec, short_repr
 from foreword.errors import CheckpointError, ConfigError, UnsupportedArchitectureError, UnsupportedModelError
 

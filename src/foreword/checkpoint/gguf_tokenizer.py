@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from foreword.checkpoint.folder_tokenizer import frame_tokens
 from foreword.checkpoint.gguf_header import StringList
-from foreword.checkpoint.options import Options
 from foreword.checkpoint.tokenizer import Tokenizer
+from foreword.checkpoint.typed_keys import Options
 from foreword.config import short_repr
 from foreword.errors import CheckpointError, UnsupportedModelError
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from foreword.checkpoint.families import FAMILIES, Family
-from foreword.checkpoint.options import Options
+from foreword.checkpoint.typed_keys import Options
 from foreword.config import Llama3RopeScaling, ModelSpec, RopeSpec, short_repr
 from foreword.errors import CheckpointError, ConfigError, UnsupportedArchitectureError, UnsupportedModelError
 

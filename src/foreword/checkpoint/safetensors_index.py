@@ -5,8 +5,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from foreword.checkpoint.json_file import read_json
-from foreword.checkpoint.options import Options
 from foreword.checkpoint.safetensors_file import SafetensorsFile
+from foreword.checkpoint.typed_keys import Options
 from foreword.config import short_repr
 from foreword.errors import CheckpointError
 

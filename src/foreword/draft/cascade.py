@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from foreword.draft.base import BaseDrafter, Drafter, DraftNeed, Drawn, Plan, RequestView, known_ids
-from foreword.draft.options import DrafterOptions, option
+from foreword.draft.drafter_options import DrafterOptions, option
 from foreword.runtime.base import PassOutput
 from foreword.tree.draft_tree import DraftTree
 from foreword.tree.merge import expected_accepted, locate, merge

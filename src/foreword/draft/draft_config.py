@@ -12,9 +12,9 @@ from typing import Any
 
 from foreword.config import MAX_SPECULATIVE_TOKENS, STEADY_METHOD
 from foreword.draft.cascade import CascadeOptions
+from foreword.draft.drafter_options import DrafterOptions, bounds_of
 from foreword.draft.drafter_type import DrafterSettings, DrafterType
 from foreword.draft.names import bare_names, parse_method
-from foreword.draft.options import DrafterOptions, bounds_of
 from foreword.draft.registry import drafter_type, drafter_types
 from foreword.errors import ConfigError, UnknownNameError
 from foreword.validate import Bounds, refusal

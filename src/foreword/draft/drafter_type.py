@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from foreword.draft.base import Drafter
-from foreword.draft.options import DrafterOptions
+from foreword.draft.drafter_options import DrafterOptions
 from foreword.sampling.draft_sampling import DraftMode
 from foreword.target.target import Target
 

@@ -17,11 +17,7 @@ from typing import TYPE_CHECKING
 from foreword.errors import ConfigError, UnknownNameError
 
 if TYPE_CHECKING:
-    from foreword.draft.base import Drafter
-    from foreword.draft.draft_config import DraftConfig
     from foreword.draft.drafter_type import DrafterType
-    from foreword.sampling.draft_sampling import DraftMode
-    from foreword.target.target import Target
 
 logger = logging.getLogger(__name__)
 
@@ -86,21 +82,6 @@ def drafter_types() -> "list[DrafterType]":
                 raise
             logger.warning("%s", error)
     return found
-
-
-def make_drafter(config: "DraftConfig", target: "Target", draft_mode: "DraftMode | None" = None) -> "Drafter":
-    """The drafters that a configuration names, for this target: one, or several as a cascade.
-
-    Args:
-        config: names, paths and options.
-        target: what they draft for.
-        draft_mode: whose noise draws guesses, as the verifier asks (`Verifier.draft_mode`); None: the target's.
-    """
-    from foreword.draft.cascade import CascadeDrafter
-
-    made = [member.type.make(member.with_mode(draft_mode), target) for member in config.members]
-    together = config.cascade
-    return CascadeDrafter(made, together.cascade_threshold, together.cascade_merge) if together else made[0]
 
 
 @cache

@@ -8,7 +8,7 @@ from typing import Any
 from foreword.config import STEADY_METHOD
 from foreword.draft.base import Drafter
 from foreword.draft.draft_config import DraftConfig, draft_config
-from foreword.draft.registry import make_drafter
+from foreword.draft.make_drafter import make_drafter
 from foreword.engine.compatibility import check_pair
 from foreword.engine.engine import Engine
 from foreword.engine.kv_budget import kv_budget

@@ -10,9 +10,9 @@ from foreword.checkpoint.folder import open_shards
 from foreword.checkpoint.folder_tokenizer import SPECIAL_ROLES, tokenizer_from_folder
 from foreword.checkpoint.hf_config import eos_ids, usable_ends
 from foreword.checkpoint.json_file import read_json
-from foreword.checkpoint.options import Options
 from foreword.checkpoint.reading import reason_of
 from foreword.checkpoint.tokenizer import Tokenizer
+from foreword.checkpoint.typed_keys import Options
 from foreword.config import ModelSpec
 from foreword.errors import CheckpointError, ConfigError, UnsupportedModelError
 from foreword.runtime.select import RuntimeChoice

@@ -16,6 +16,7 @@ from foreword.checkpoint.opened import Checkpoint
 from foreword.checkpoint.trained_drafters import trained_drafter
 from foreword.config import MAX_SPECULATIVE_TOKENS
 from foreword.draft.base import BaseDrafter, DraftNeed, Drawn, Plan, RequestView
+from foreword.draft.drafter_options import DrafterOptions, option
 from foreword.draft.drafter_type import DrafterSettings, DrafterType
 from foreword.draft.heads.eagle_files import EagleFiles
 from foreword.draft.heads.eagle_network import EagleNetwork, load_network
@@ -24,7 +25,6 @@ from foreword.draft.model.autoregress import Autoregression
 from foreword.draft.model.draft_vocab import drafted_ids
 from foreword.draft.model.drafter_runtime import drafters_runtime
 from foreword.draft.model.guesser import Guesser
-from foreword.draft.options import DrafterOptions, option
 from foreword.errors import CheckpointError, ConfigError
 from foreword.runtime.base import PassOutput
 from foreword.sampling.draft_sampling import DraftMode

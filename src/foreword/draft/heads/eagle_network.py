@@ -14,9 +14,9 @@ from torch import Tensor
 from foreword.checkpoint.drafter_kind import card_of
 from foreword.checkpoint.families import FAMILIES
 from foreword.checkpoint.hf_config import spec_from_config
-from foreword.checkpoint.options import Options
 from foreword.checkpoint.reading import reading
 from foreword.checkpoint.shared_weights import BorrowedWeights
+from foreword.checkpoint.typed_keys import Options
 from foreword.config import ModelSpec, short_repr
 from foreword.draft.heads.eagle_files import EagleFiles, check_shapes
 from foreword.draft.heads.eagle_fusion import Fusion, StreamFusion, StreamNorms, TokenFusion

@@ -21,13 +21,13 @@ from foreword.checkpoint.opened import Checkpoint
 from foreword.checkpoint.trained_drafters import trained_drafter
 from foreword.config import MAX_SPECULATIVE_TOKENS
 from foreword.draft.base import BaseDrafter, DraftNeed, Drawn, Plan, RequestView, known_ids
+from foreword.draft.drafter_options import DrafterOptions, option
 from foreword.draft.drafter_type import DrafterSettings, DrafterType
 from foreword.draft.heads.medusa_files import open_heads
 from foreword.draft.heads.medusa_guess import NO_TOKEN, CandidateMaker, Candidates
 from foreword.draft.heads.medusa_network import MedusaNetwork, load_heads
 from foreword.draft.heads.medusa_tree import Template, cut
 from foreword.draft.model.draft_vocab import drafted_ids
-from foreword.draft.options import DrafterOptions, option
 from foreword.errors import ConfigError
 from foreword.runtime.base import PassOutput
 from foreword.sampling.draft_sampling import DraftMode

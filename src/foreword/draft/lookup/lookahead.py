@@ -20,8 +20,8 @@ from typing import final
 
 from foreword.config import MAX_SPECULATIVE_TOKENS
 from foreword.draft.base import BaseDrafter, DraftNeed, Plan, RequestView, known_ids
+from foreword.draft.drafter_options import DrafterOptions, option
 from foreword.draft.drafter_type import DrafterSettings, DrafterType
-from foreword.draft.options import DrafterOptions, option
 from foreword.errors import ConfigError
 from foreword.runtime.base import PassOutput
 from foreword.target.target import Target

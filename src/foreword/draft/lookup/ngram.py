@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from typing import final
 
 from foreword.draft.base import BaseDrafter, Plan, RequestView, known_ids
+from foreword.draft.drafter_options import DrafterOptions, option
 from foreword.draft.drafter_type import DrafterSettings, DrafterType
 from foreword.draft.lookup.reference_text import ReferenceCursor
-from foreword.draft.options import DrafterOptions, option
 from foreword.errors import ConfigError
 from foreword.target.target import Target
 from foreword.tree.draft_tree import DraftTree

@@ -15,8 +15,8 @@ import numpy as np
 from jaxtyping import Int
 
 from foreword.draft.base import BaseDrafter, DraftNeed, Plan, RequestView, known_ids
+from foreword.draft.drafter_options import DrafterOptions, option
 from foreword.draft.drafter_type import DrafterSettings, DrafterType
-from foreword.draft.options import DrafterOptions, option
 from foreword.runtime.base import PassOutput
 from foreword.target.target import Target
 from foreword.tree.draft_tree import DraftTree

@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import final
 
 from foreword.draft.base import BaseDrafter, Plan, RequestView, known_ids
+from foreword.draft.drafter_options import DrafterOptions, option
 from foreword.draft.drafter_type import DrafterSettings, DrafterType
 from foreword.draft.lookup.past_outputs import PastOutputs
 from foreword.draft.lookup.suffix_guess import Guess, GuessLimits, guess_after
 from foreword.draft.lookup.suffix_tree import Leaf, Node, SuffixTree, Text
-from foreword.draft.options import DrafterOptions, option
 from foreword.target.target import Target
 from foreword.tree.draft_tree import DraftTree
 

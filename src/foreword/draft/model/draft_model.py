@@ -17,13 +17,13 @@ from foreword.checkpoint.opened import Checkpoint
 from foreword.checkpoint.trained_drafters import trained_drafter
 from foreword.config import DEFAULT_SPECULATIVE_TOKENS
 from foreword.draft.base import BaseDrafter, Drawn, Plan, RequestView
+from foreword.draft.drafter_options import DrafterOptions, option
 from foreword.draft.drafter_type import DrafterSettings, DrafterType
 from foreword.draft.model.autoregress import Autoregression
 from foreword.draft.model.drafter_runtime import drafters_runtime
 from foreword.draft.model.follower import Follower
 from foreword.draft.model.guesser import Guesser
 from foreword.draft.model.trained_model import METHOD, TrainedModelFiles, is_trained_model, load_trained_model
-from foreword.draft.options import DrafterOptions, option
 from foreword.errors import ConfigError
 from foreword.runtime.base import Decoder
 from foreword.sampling.draft_sampling import DraftMode, DraftVocab

@@ -10,10 +10,10 @@ from dataclasses import dataclass, replace
 from typing import final
 
 from foreword.draft.base import BaseDrafter, Drawn, Plan, RequestView
+from foreword.draft.drafter_options import DrafterOptions, option
 from foreword.draft.drafter_type import DrafterSettings, DrafterType
 from foreword.draft.model.autoregress import Autoregression
 from foreword.draft.model.guesser import Guesser
-from foreword.draft.options import DrafterOptions, option
 from foreword.errors import ConfigError
 from foreword.runtime.base import ChainDecoder, Chains, ChainStep, Need, PassOutput
 from foreword.sampling.draft_sampling import DraftMode, DraftVocab
