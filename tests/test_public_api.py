@@ -32,7 +32,7 @@ def test_every_export_is_there(name):
 _ERROR = re.compile(r"\b[A-Z]\w*Error\b")
 # Told apart from a type of foreword's: parts of the machine, only to be looked at.
 _INTERNAL = {"Engine", "PackedBatch", "PassOutput", "Ask", "Answers", "DraftMode", "Sampler", "Verdict", "Warp"}
-_INTERNAL |= {"ModelSource", "RuntimeChoice", "Decoder", "Runtime", "Vocabulary", "IntakeThreads", "EngineLoop"}
+_INTERNAL |= {"ModelSource", "RuntimeChoice", "Decoder", "Runtime", "Vocabulary", "InputThreads", "EngineLoop"}
 _INTERNAL |= {"AdoptedModel", "Checkpoint", "PreparedPrompt", "TextStream"}
 _INTERNAL |= {"DrafterOptions", "DrafterSettings", "CascadeOptions"}  # of a drafter's own file
 

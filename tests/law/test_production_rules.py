@@ -61,7 +61,7 @@ def test_the_law_of_the_code_is_the_targets(rule, widths, seed):
 
 
 class ForbidRepeats:
-    """A shaper with a memory: the last token may not come again, the one before it only reluctantly."""
+    """A processor with a memory: the last token may not come again, the one before it only reluctantly."""
 
     def __call__(self, logits, token_ids, prompt_len):
         logits = logits.clone()
@@ -72,14 +72,14 @@ class ForbidRepeats:
         return logits
 
 
-def warped(model, warp, shaper=None):
+def warped(model, warp, processor=None):
     """A drafter's rows under a request's own options."""
     cache = {}
 
     def rows(prefix):
         if prefix not in cache:
             logits = logits_of(model(prefix))
-            logits = shaper(logits, [0, *prefix], 1) if shaper else logits
+            logits = processor(logits, [0, *prefix], 1) if processor else logits
             cache[prefix] = torch.softmax(logits.double() / warp.temperature, -1).tolist()
         return cache[prefix]
 
@@ -94,14 +94,16 @@ def float_trees(rows, widths):
 @pytest.mark.parametrize(("rule", "widths"), CASES[:2] + CASES[3:4], ids=str)
 def test_every_node_is_shaped_by_its_own_path_and_warped_once(rule, widths):
     target, draft = random_model(4, zeros=False), random_model(104, zeros=False)
-    warp, shaper = Warp(0.6), ForbidRepeats()
-    expected = plain_law(logits_after(target), LENGTH, warp, shaper)
+    warp, processor = Warp(0.6), ForbidRepeats()
+    expected = plain_law(logits_after(target), LENGTH, warp, processor)
     for drafter_shapes in (True, False):  # q may be anything, if it is the q drawn from
-        rows = warped(draft, warp, shaper if drafter_shapes else None)
-        law = production_law(made(RULES[rule]), float_trees(rows, widths), logits_after(target), LENGTH, warp, shaper)
+        rows = warped(draft, warp, processor if drafter_shapes else None)
+        law = production_law(
+            made(RULES[rule]), float_trees(rows, widths), logits_after(target), LENGTH, warp, processor
+        )
         assert distance(law, expected) < NEAR
     unwarped = [(relabelled(tree, draft), weight) for tree, weight in float_trees(warped(draft, warp), widths)]
-    wrong = production_law(made(RULES[rule]), unwarped, logits_after(target), LENGTH, warp, shaper)
+    wrong = production_law(made(RULES[rule]), unwarped, logits_after(target), LENGTH, warp, processor)
     assert distance(wrong, expected) > 100 * NEAR, "q before warping passes as lossless"
 
 

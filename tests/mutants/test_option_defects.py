@@ -47,7 +47,7 @@ class ExtraTokenOnly(Shaping):
 
     def choose(self, row, tree, node, answers, sampler):
         if tree.children[node]:
-            return replace(sampler, shaper=None).choose(row, path_tokens(tree, node, answers), answers.prompt_len)
+            return replace(sampler, processor=None).choose(row, path_tokens(tree, node, answers), answers.prompt_len)
         return super().choose(row, tree, node, answers, sampler)
 
 

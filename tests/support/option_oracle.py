@@ -1,4 +1,4 @@
-"""Plain decoding with every sampling option, written out from their definitions: no engine, no shaper, no tree.
+"""Plain decoding with every sampling option, written out from their definitions: no engine, no processor, no tree.
 
 One token at a time, in numpy. Only the last step, drawing from the shaped row, is the library's: `warp.draw` has its
 own tests.

@@ -103,12 +103,12 @@ def stories(decide: Callable[[Scripted], object]) -> Iterator[tuple[object, floa
         script = chance.next_script()
 
 
-def production_law(make_rule, trees, logits_after, length: int, warp: Warp | None = None, shaper=None) -> dict:
+def production_law(make_rule, trees, logits_after, length: int, warp: Warp | None = None, processor=None) -> dict:
     """The law of `length` tokens of `make_rule(chance)`'s verdicts, floats; the target's own rows go on from there.
 
-    `logits_after(prefix)` is the target; `warp` and `shaper` are the request's. Every decision is enumerated, none sampled.
+    `logits_after(prefix)` is the target; `warp` and `processor` are the request's. Every decision is enumerated, none sampled.
     """
-    sampler = Sampler(warp or Warp(1.0), seed=0, shaper=shaper)
+    sampler = Sampler(warp or Warp(1.0), seed=0, processor=processor)
     plain = plain_model(logits_after, sampler)
     law: dict = {}
     for tree, weight in trees:
@@ -120,7 +120,7 @@ def production_law(make_rule, trees, logits_after, length: int, warp: Warp | Non
 
 
 def plain_model(logits_after, sampler: Sampler):
-    """The target's rows after warp and shaper, worked out anew in float64 and without the code under test."""
+    """The target's rows after warp and processor, worked out anew in float64 and without the code under test."""
     cache = {}
 
     def model(prefix):
@@ -133,10 +133,10 @@ def plain_model(logits_after, sampler: Sampler):
     return model
 
 
-def plain_law(logits_after, length: int, warp: Warp | None = None, shaper=None) -> dict:
+def plain_law(logits_after, length: int, warp: Warp | None = None, processor=None) -> dict:
     """The law of `length` tokens of plain sampling, floats."""
     law: dict = {}
-    _go_on(law, (), 1.0, plain_model(logits_after, Sampler(warp or Warp(1.0), seed=0, shaper=shaper)), length)
+    _go_on(law, (), 1.0, plain_model(logits_after, Sampler(warp or Warp(1.0), seed=0, processor=processor)), length)
     return law
 
 

@@ -101,7 +101,7 @@ def test_slow_preparation_leaves_the_event_loop_free(decoder, slow, monkeypatch)
         assert go_on.wait(60), "the event loop was not free"
         return [1, 2] if slow == "tokenizer" else None
 
-    monkeypatch.setattr(llm._intake, "encode" if slow == "tokenizer" else "_walker", slowly)
+    monkeypatch.setattr(llm._input, "encode" if slow == "tokenizer" else "_matcher", slowly)
     params = SHORT if slow == "tokenizer" else SamplingParams(max_tokens=12, grammar=Grammar.regex("[ab]+"))
 
     async def run():

@@ -135,7 +135,7 @@ class ForbidLast:
 
 def test_shaping_speaks_the_targets_ids():
     ids = torch.tensor([5, 1, 9])
-    vocab, sampler = DraftVocab(12, id_map=ids), Sampler(Warp(1.0), 0, shaper=ForbidLast())
+    vocab, sampler = DraftVocab(12, id_map=ids), Sampler(Warp(1.0), 0, processor=ForbidLast())
     shaped = shape_draft(torch.tensor([1.0, 2.0, 3.0]), sampler, vocab, [4, 4, 9], 2)
     assert shaped.tolist() == [1.0, 2.0, -math.inf]
     drawn = draw_drafts(shaped, sampler, 3, PLACE, DraftMode.OWN, vocab)

@@ -145,20 +145,20 @@ def test_other_options_beside_a_grammar(options, drafter):
     assert result.text == ("hello" if "stop" in options else "hello world")
 
 
-def walker(grammar: Grammar):
+def matcher(grammar: Grammar):
     return GrammarCompiler(TOKENIZER, DECODER.spec.vocab_size, [END]).compile(grammar)
 
 
-def test_a_walker_is_a_function_of_the_path():
+def test_a_matcher_is_a_function_of_the_path():
     """[R44]: jumping between paths, legal and not, never leaves anything behind."""
-    used, paths = walker(PATTERNS["choice"][0]), [[]]
+    used, paths = matcher(PATTERNS["choice"][0]), [[]]
     for text in (*CHOICES, "hello x", "zebra", "hellooo", "{}{}"):
         ids = TOKENIZER.encode(text)
         paths += [ids[:n] for n in range(len(ids) + 1)] + [[*ids, END]]
     random.Random(4).shuffle(paths)
     check = fits(pattern_of(PATTERNS["choice"][1]))
     for path in paths * 2:
-        fresh = walker(PATTERNS["choice"][0])
+        fresh = matcher(PATTERNS["choice"][0])
         assert used.allows(path) == fresh.allows(path) == all(check(path[:n], path[n]) for n in range(len(path)))
         if END in path:
             continue
@@ -183,7 +183,7 @@ def test_forbidden_drafts_are_pruned_and_forced_ones_grow():
     tree = DraftTree(
         [hell[-1], x, o, x, x, space_world], [-1, 0, 0, 1, 2, 2], accept_probs=[1.0, 0.5, 0.4, 0.3, 0.2, 0.1]
     )
-    grammar = walker(Grammar.choice(["hello world!", "help"]))
+    grammar = matcher(Grammar.choice(["hello world!", "help"]))
     guided = guided_tree(tree, grammar, hell, max_depth=9)
     guided.check(DECODER.spec.vocab_size)
     assert guided.token_ids == [hell[-1], o, space_world, *TOKENIZER.encode("!"), END]
@@ -195,7 +195,7 @@ def test_forbidden_drafts_are_pruned_and_forced_ones_grow():
         "dropping drawn nodes would change the law of the rest"
     )
     plain_tree = DraftTree.chain([1, hell[-1]])
-    assert guided_tree(plain_tree, walker(Grammar.regex("[a-z ]*")), hell, max_depth=9) is plain_tree
+    assert guided_tree(plain_tree, matcher(Grammar.regex("[a-z ]*")), hell, max_depth=9) is plain_tree
 
 
 @pytest.mark.parametrize(
@@ -219,7 +219,7 @@ TOO_MUCH = {
 
 
 def follow(grammar: Grammar, text: str) -> None:
-    used, path = walker(grammar), TOKENIZER.encode(text)
+    used, path = matcher(grammar), TOKENIZER.encode(text)
     for num in range(len(path) + 1):
         used.allowed(path[:num])
 

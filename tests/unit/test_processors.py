@@ -9,27 +9,29 @@ import torch
 from foreword.errors import ConfigError
 from foreword.sampling.grammar import Grammar
 from foreword.sampling.params import SamplingParams
-from foreword.sampling.processors import TransformersProcessor, make_shaper
+from foreword.sampling.processors import TransformersProcessor, make_logits_processor
 
 NEVER = -math.inf
 ROW = torch.tensor([3.0, -1.0, 2.0, 0.5, -2.0])
 
 
 def shaped(token_ids, prompt_len=1, ends=(), **options):
-    shaper = make_shaper(SamplingParams(**options), frozenset(ends))
-    assert shaper is not None
+    processor = make_logits_processor(SamplingParams(**options), frozenset(ends))
+    assert processor is not None
     before = ROW.clone()
-    result = shaper(ROW, token_ids, prompt_len)
+    result = processor(ROW, token_ids, prompt_len)
     assert torch.equal(ROW, before), "the argument was changed"
-    assert torch.equal(shaper(ROW, token_ids, prompt_len), result), "not a function of its arguments"
+    assert torch.equal(processor(ROW, token_ids, prompt_len), result), "not a function of its arguments"
     return result.tolist()
 
 
-def test_defaults_need_no_shaper():
+def test_defaults_need_no_logits_processor():
     """Plain requests keep the fused draw."""
-    assert make_shaper(SamplingParams(), frozenset({1})) is None
-    assert make_shaper(SamplingParams(temperature=1, top_p=0.5, min_tokens=3, stop=("a",), logprobs=2)) is None
-    assert make_shaper(SamplingParams(min_tokens=3), frozenset({1})) is not None
+    assert make_logits_processor(SamplingParams(), frozenset({1})) is None
+    assert (
+        make_logits_processor(SamplingParams(temperature=1, top_p=0.5, min_tokens=3, stop=("a",), logprobs=2)) is None
+    )
+    assert make_logits_processor(SamplingParams(min_tokens=3), frozenset({1})) is not None
 
 
 def test_bias_and_allowed_tokens():
@@ -114,25 +116,25 @@ def test_a_processor_of_transformers_fits():
 
 
 def test_options_that_leave_nothing_say_so():
-    shaper = make_shaper(SamplingParams(allowed_token_ids=[1], bad_words=[(1,)]))
-    assert shaper is not None
+    processor = make_logits_processor(SamplingParams(allowed_token_ids=[1], bad_words=[(1,)]))
+    assert processor is not None
     with pytest.raises(ConfigError, match="no token is allowed after 2 tokens"):
-        shaper(ROW, [0, 1, 2], 1)
-    nan = make_shaper(SamplingParams(logits_processors=[lambda token_ids, logits: logits * math.nan]))
+        processor(ROW, [0, 1, 2], 1)
+    nan = make_logits_processor(SamplingParams(logits_processors=[lambda token_ids, logits: logits * math.nan]))
     assert nan is not None
     with pytest.raises(ConfigError, match="the highest logit is nan"):
         nan(ROW, [0], 1)
     # a drafter's row, which lacks tokens of the target, is no one's mistake
     partial = torch.tensor([1.0, NEVER, NEVER, NEVER, NEVER])
-    assert float(shaper(partial, [0], 1).max()) == NEVER
+    assert float(processor(partial, [0], 1).max()) == NEVER
 
 
 @pytest.mark.parametrize("result", [None, torch.zeros(2)])
 def test_a_processor_that_returns_something_else_is_named(result):
-    shaper = make_shaper(SamplingParams(logits_processors=[lambda token_ids, logits: result]))
-    assert shaper is not None
+    processor = make_logits_processor(SamplingParams(logits_processors=[lambda token_ids, logits: result]))
+    assert processor is not None
     with pytest.raises(ConfigError, match="a logits processor returned"):
-        shaper(ROW, [0], 1)
+        processor(ROW, [0], 1)
 
 
 @pytest.mark.parametrize(
@@ -179,7 +181,7 @@ def test_bad_words_as_texts_are_banned_at_the_start_and_after_a_space():
     params = SamplingParams(bad_words=["no", (7,)]).with_bad_word_ids(lambda text: [ord(c) for c in text])
     assert params.bad_words == ((110, 111), (32, 110, 111), (7,))
     with pytest.raises(ConfigError, match="bad_words has texts"):
-        make_shaper(SamplingParams(bad_words=["no"]))
+        make_logits_processor(SamplingParams(bad_words=["no"]))
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from functools import partial
 from typing import Self
 
 from foreword.engine.async_stream import AsyncStream
-from foreword.engine.intake import PreparedPrompt
+from foreword.engine.input_processor import PreparedPrompt
 from foreword.engine.llm_base import LLMBase
 from foreword.engine.prompts import Prompt, split_prompts
 from foreword.engine.result import RequestId, Result
@@ -61,7 +61,7 @@ class AsyncLLM(LLMBase):
 
     async def encode(self, prompt: Prompt) -> list[int]:
         """Token ids of a prompt, checked against the vocabulary and the context; `ConfigError` says what is wrong."""
-        return await self._threads.run(self._intake.encode, prompt)
+        return await self._threads.run(self._input.encode, prompt)
 
     async def close(self, *, drain: bool = False) -> None:
         """As `LLM.close`; the event loop is free while the pass under way, or what is drained, ends."""

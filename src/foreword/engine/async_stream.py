@@ -5,8 +5,8 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from functools import partial
 from typing import final
 
-from foreword.engine.intake import PreparedPrompt
-from foreword.engine.intake_threads import IntakeThreads
+from foreword.engine.input_processor import PreparedPrompt
+from foreword.engine.input_threads import InputThreads
 from foreword.engine.loop import EngineLoop
 from foreword.engine.result import Piece
 from foreword.engine.submission import Answer, Submission
@@ -24,7 +24,7 @@ class AsyncStream(AsyncIterator[Piece]):
         self,
         prepare: Callable[[], Sequence[PreparedPrompt]],
         loop: EngineLoop,
-        threads: IntakeThreads,
+        threads: InputThreads,
         timeout_s: float | None = None,
     ) -> None:
         self._prepare, self._loop, self._threads, self._timeout_s = prepare, loop, threads, timeout_s

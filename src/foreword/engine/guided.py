@@ -3,13 +3,13 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
-from foreword.sampling.grammar_matcher import GrammarWalker
+from foreword.sampling.grammar_matcher import GrammarMatcher
 from foreword.tree.draft_tree import DraftTree
 
 MAX_FORCED = 16  # most nodes that are added to a tree
 
 
-def guided_tree(tree: DraftTree, grammar: GrammarWalker, answer: Sequence[int], max_depth: int) -> DraftTree:
+def guided_tree(tree: DraftTree, grammar: GrammarMatcher, answer: Sequence[int], max_depth: int) -> DraftTree:
     """`tree` without the drafted nodes that cannot follow `answer`, and with the tokens that must.
 
     Forced tokens are drafts like any other, which the mask makes the target accept. They grow from the last committed node
@@ -32,7 +32,7 @@ def guided_tree(tree: DraftTree, grammar: GrammarWalker, answer: Sequence[int], 
     return _with_forced(tree, grammar, answer, max_depth)
 
 
-def _with_forced(tree: DraftTree, grammar: GrammarWalker, answer: Sequence[int], max_depth: int) -> DraftTree:
+def _with_forced(tree: DraftTree, grammar: GrammarMatcher, answer: Sequence[int], max_depth: int) -> DraftTree:
     tokens, parents = list(tree.token_ids), list(tree.parents)
     children = [dict(c) for c in tree.children]
     root = tree.num_known - 1

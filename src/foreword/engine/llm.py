@@ -6,7 +6,7 @@ from queue import SimpleQueue
 from typing import Self
 
 from foreword.engine.async_stream import AsyncStream
-from foreword.engine.intake import PreparedPrompt
+from foreword.engine.input_processor import PreparedPrompt
 from foreword.engine.llm_base import LLMBase
 from foreword.engine.prompts import Prompt, split_prompts
 from foreword.engine.result import Piece, RequestId, Result
@@ -111,7 +111,7 @@ class LLM(LLMBase):  # noqa: D101
 
     def encode(self, prompt: Prompt) -> list[int]:
         """Token ids of a prompt, checked against the vocabulary and the context; `ConfigError` says what is wrong."""
-        return self._intake.encode(prompt)
+        return self._input.encode(prompt)
 
     def close(self, *, drain: bool = False) -> None:
         """Take no more requests, end the running ones with `ClosedError` (or let them finish), and free their memory.

@@ -9,8 +9,8 @@ from typing import Any, Self
 from foreword.checkpoint.tokenizer import Tokenizer
 from foreword.draft.draft_config import DraftConfig
 from foreword.engine.engine import Engine
-from foreword.engine.intake import Intake, PreparedPrompt
-from foreword.engine.intake_threads import IntakeThreads
+from foreword.engine.input_processor import InputProcessor, PreparedPrompt
+from foreword.engine.input_threads import InputThreads
 from foreword.engine.loop import EngineLoop
 from foreword.engine.prompts import Prompt
 from foreword.engine.result import RequestId
@@ -99,8 +99,8 @@ class LLMBase:
         self.model, self.config = built.model, built.config
         self._warns_of_reference = built.config.method != "none" and not built.drafter.uses_reference
         self._max_queue = max_queue
-        self._intake = Intake(self.model.checkpoint)
-        self._threads = IntakeThreads()
+        self._input = InputProcessor(self.model.checkpoint)
+        self._threads = InputThreads()
         self.replace_engine(built.engine)
 
     @classmethod
@@ -153,7 +153,7 @@ class LLMBase:
         streams: bool = False,
     ) -> list[PreparedPrompt]:
         """Checked and tokenized; warns once where a reference is not used."""
-        prepared = self._intake.prepare(prompts, params, drafting, request_id, streams=streams)
+        prepared = self._input.prepare(prompts, params, drafting, request_id, streams=streams)
         if self._warns_of_reference and any(p.drafting.enabled and p.drafting.reference for p in prepared):
             self._warns_of_reference = False
             logger.warning(

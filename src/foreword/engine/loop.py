@@ -28,7 +28,7 @@ from typing import TypeVar
 import torch
 
 from foreword.engine.engine import Engine
-from foreword.engine.intake import PreparedPrompt
+from foreword.engine.input_processor import PreparedPrompt
 from foreword.engine.result import FinishReason, RequestId
 from foreword.engine.snapshot import EngineSnapshot
 from foreword.engine.submission import Answer, Submission

@@ -12,9 +12,9 @@ from foreword.engine.result import FinishReason, RequestId, TokenLogprob
 from foreword.engine.stats import RequestStats
 from foreword.errors import ConfigError, ForewordError, PromptTooLongError
 from foreword.sampling.drafting_params import DraftingParams
-from foreword.sampling.grammar_matcher import GrammarWalker
+from foreword.sampling.grammar_matcher import GrammarMatcher
 from foreword.sampling.params import SamplingParams
-from foreword.sampling.processors import make_shaper
+from foreword.sampling.processors import make_logits_processor
 from foreword.sampling.sampler import Sampler
 from foreword.tree.draft_tree import DraftTree
 
@@ -49,7 +49,7 @@ class Request:
         eos_token_ids: tuple[int, ...] = (),
         sample_index: int = 0,
         text: AnswerText | None = None,
-        grammar: GrammarWalker | None = None,
+        grammar: GrammarMatcher | None = None,
         drafting: DraftingParams | None = None,
         public_id: RequestId | None = None,
     ) -> None:
@@ -71,8 +71,8 @@ class Request:
         )
         assert self.params.seed is not None
         self.text, self.grammar = text, grammar
-        shaper = make_shaper(self.params, self.stop_ids, grammar)
-        self.sampler = Sampler(self.params.warp, self.params.seed, sample_index, shaper)
+        processor = make_logits_processor(self.params, self.stop_ids, grammar)
+        self.sampler = Sampler(self.params.warp, self.params.seed, sample_index, processor)
         self.logprobs: list[TokenLogprob] = []
         self.prompt_logprobs: list[TokenLogprob | None] = [None]
         self.slot = -1

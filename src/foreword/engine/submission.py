@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from queue import Empty, SimpleQueue
 
-from foreword.engine.intake import PreparedPrompt
+from foreword.engine.input_processor import PreparedPrompt
 from foreword.engine.request import Request
 from foreword.engine.result import FinishReason, Piece, Result
 from foreword.engine.result_of import result_of

@@ -122,7 +122,7 @@ def shape_draft(
 
     Raises agreement; leaving it out is never wrong.
     """
-    if sampler.shaper is None:
+    if sampler.processor is None:
         return logits
     full = sampler.shape(vocab.to_target(logits.float(), NEVER), token_ids, prompt_len)
     return full[vocab.ids.to(full.device, torch.int64)]

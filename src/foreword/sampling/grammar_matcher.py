@@ -37,7 +37,7 @@ class GrammarTokenizer(Protocol):
 
 
 class GrammarCompiler:
-    """Makes walkers for one vocabulary. Making it reads the whole vocabulary once (0.3 s for 49,152 tokens)."""
+    """Makes matchers for one vocabulary. Making it reads the whole vocabulary once (0.3 s for 49,152 tokens)."""
 
     def __init__(self, tokenizer: GrammarTokenizer, vocab_size: int, end_token_ids: Sequence[int]) -> None:
         if not end_token_ids:
@@ -52,7 +52,7 @@ class GrammarCompiler:
         self._tokenizer = llguidance.LLTokenizer(vocabulary, n_vocab=vocab_size, eos_token=list(end_token_ids))
         self._made: OrderedDict[Grammar, Any] = OrderedDict()  # the last ones used, the newest at the end
 
-    def compile(self, grammar: Grammar) -> "GrammarWalker":
+    def compile(self, grammar: Grammar) -> "GrammarMatcher":
         """A grammar matcher at the start of `grammar`; `ConfigError` says what is wrong with the grammar."""
         made = self._made.pop(grammar, None)
         if made is None:
@@ -64,7 +64,7 @@ class GrammarCompiler:
         self._made[grammar] = made
         while len(self._made) > _MAX_MADE:
             self._made.popitem(last=False)
-        return GrammarWalker(made.deep_copy(), self._vocab_size, self._end_ids)
+        return GrammarMatcher(made.deep_copy(), self._vocab_size, self._end_ids)
 
     def _source(self, grammar: Grammar) -> str:
         if grammar.kind == "json_schema":
@@ -75,7 +75,7 @@ class GrammarCompiler:
         return self._matcher.grammar_from_lark("start: " + " | ".join(texts))
 
 
-class GrammarWalker:
+class GrammarMatcher:
     """A grammar and a state in it, which moves to any path of tokens.
 
     Every method is a function of its argument alone. A path runs from the first token of the answer.
@@ -85,9 +85,9 @@ class GrammarWalker:
         self._matcher, self._vocab_size, self._end_ids = matcher, vocab_size, end_ids
         self._path: list[int] = []  # what the matcher has consumed
 
-    def copy(self) -> "GrammarWalker":
+    def copy(self) -> "GrammarMatcher":
         """Another one, which shares nothing that changes."""
-        made = GrammarWalker(self._matcher.deep_copy(), self._vocab_size, self._end_ids)
+        made = GrammarMatcher(self._matcher.deep_copy(), self._vocab_size, self._end_ids)
         made._path = list(self._path)
         return made
 

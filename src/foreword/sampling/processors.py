@@ -1,6 +1,6 @@
 """Changes of logits by options and history, ahead of the warp.
 
-The stages run in the order of `make_shaper`. Each row is changed by the tokens before it on its own path, and by nothing
+The stages run in the order of `make_logits_processor`. Each row is changed by the tokens before it on its own path, and by nothing
 else: a stage that keeps something between calls keeps a memo of a function. That is what makes them exact under
 speculation.
 """
@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from foreword.errors import ConfigError
-from foreword.sampling.grammar_matcher import GrammarWalker
+from foreword.sampling.grammar_matcher import GrammarMatcher
 from foreword.sampling.params import SamplingParams
 from foreword.sampling.user_processors import LogitsProcessor, Row, StatefulProcessor
 from foreword.sampling.warp import NEVER
@@ -46,8 +46,8 @@ class History:
 Stage = Callable[[Row, History], Row]  # may change its argument
 
 
-class LogitsShaper:
-    """All that one request's options do to logits before the warp. Satisfies `sampling.sampler.Shaper`."""
+class ChainedProcessor:
+    """All that one request's options do to logits before the warp. Satisfies `sampling.sampler.ProcessorChain`."""
 
     def __init__(self, stages: Sequence[Stage], end_ids: frozenset[int]) -> None:
         self._stages, self._end_ids = stages, end_ids
@@ -72,9 +72,9 @@ class LogitsShaper:
         return shaped
 
 
-def make_shaper(
-    params: SamplingParams, end_ids: frozenset[int] = frozenset(), grammar: GrammarWalker | None = None
-) -> LogitsShaper | None:
+def make_logits_processor(
+    params: SamplingParams, end_ids: frozenset[int] = frozenset(), grammar: GrammarMatcher | None = None
+) -> ChainedProcessor | None:
     """The logits processor of some options; None where they leave logits unchanged, so that sampling may be fused into the pass."""
     makers: list[Stage | None] = [
         Bias(params.logit_bias) if params.logit_bias else None,
@@ -89,7 +89,7 @@ def make_shaper(
         RunProcessors(params.logits_processors) if params.logits_processors else None,
     ]
     stages = [stage for stage in makers if stage is not None]
-    return LogitsShaper(stages, end_ids) if stages else None
+    return ChainedProcessor(stages, end_ids) if stages else None
 
 
 class Bias:
@@ -136,7 +136,7 @@ class NoBadWords:
 class FollowGrammar:
     """Excludes what the grammar does not allow at this position."""
 
-    def __init__(self, grammar: GrammarWalker) -> None:
+    def __init__(self, grammar: GrammarMatcher) -> None:
         self.grammar = grammar
 
     def __call__(self, logits: Row, history: History) -> Row:

@@ -22,7 +22,7 @@ class Draw:
 
 
 @runtime_checkable
-class Shaper(Protocol):
+class ProcessorChain(Protocol):
     """Logits processor: changes logits by the tokens before a node, before the warp: bias, grammars, penalties."""
 
     def __call__(
@@ -39,7 +39,7 @@ class Sampler:
     warp: Warp
     seed: int
     sample_index: int = 0
-    shaper: Shaper | None = None
+    processor: ProcessorChain | None = None
 
     def choose(self, logits: Float[Tensor, " vocab"], token_ids: Sequence[int], prompt_len: int) -> int:
         """The token sampled after `token_ids`, with their logits processors; `CheckpointError` where the logits are not numbers."""
@@ -52,7 +52,7 @@ class Sampler:
         self, logits: Float[Tensor, " vocab"], token_ids: Sequence[int], prompt_len: int
     ) -> Float[Tensor, " vocab"]:
         """Logits as the warp sees them."""
-        return logits if self.shaper is None else self.shaper(logits, token_ids, prompt_len)
+        return logits if self.processor is None else self.processor(logits, token_ids, prompt_len)
 
     def key(self, position: int, stream: Stream = Stream.TARGET) -> int:
         """Row key of the noise for the token at `position`."""

@@ -73,13 +73,13 @@ class Matching:
 
     def ask(self, tree: DraftTree, first_node: int, kv_len: int, sampler: Sampler) -> Ask:
         """The sampled token at the last committed token and at every drafted node; their logits where logits processors need history."""
-        if sampler.shaper is not None:
+        if sampler.processor is not None:
             return Ask(logits=[first_node + n for n in open_nodes(tree)])
         return Ask(draws=[sampler.draw_after(first_node + n, kv_len + tree.depths[n]) for n in open_nodes(tree)])
 
     def decide(self, tree: DraftTree, answers: Answers, sampler: Sampler) -> Verdict:
         """Follow the target's own draws."""
-        if sampler.shaper is None:
+        if sampler.processor is None:
             return match(tree, answers.choices)
         return match(tree, ShapedChoices(tree, answers, sampler))
 

@@ -78,7 +78,7 @@ class CandidateMaker:
     def _is_plain(self, request: RequestView) -> bool:
         """Whether its most probable tokens are all that is needed."""
         sampler = request.sampler
-        return sampler.shaper is None and (sampler.warp.is_greedy or self.mode is DraftMode.SHARED)
+        return sampler.processor is None and (sampler.warp.is_greedy or self.mode is DraftMode.SHARED)
 
     def _perturbed(
         self, request: RequestView, values: Float[Tensor, "depth pool"], ids: Int[np.ndarray, "depth pool"], k: int

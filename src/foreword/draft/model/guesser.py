@@ -123,7 +123,7 @@ class Guesser:
     def _is_fused(self, spot: Spot) -> bool:
         """Whether the pass names tokens; else its logits come out."""
         sampler = spot.request.sampler
-        if self._has_spare_rows or sampler.shaper is not None:
+        if self._has_spare_rows or sampler.processor is not None:
             return False
         return sampler.warp.is_greedy or self.mode is DraftMode.SHARED
 

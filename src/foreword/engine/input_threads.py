@@ -10,7 +10,7 @@ T = TypeVar("T")
 _NUM_THREADS = 4  # a grammar that takes seconds to compile leaves three to others
 
 
-class IntakeThreads:
+class InputThreads:
     """Threads of their own, so that nothing waits behind other users of the default executor. Made when first used."""
 
     def __init__(self) -> None:
@@ -20,7 +20,7 @@ class IntakeThreads:
     async def run(self, function: Callable[..., T], *args: object) -> T:
         """The function's result; the event loop is free meanwhile."""
         if self._pool is None or self._process != os.getpid():  # a forked child has none of its parent's threads
-            self._pool = ThreadPoolExecutor(_NUM_THREADS, thread_name_prefix="foreword-intake")
+            self._pool = ThreadPoolExecutor(_NUM_THREADS, thread_name_prefix="foreword-input")
             self._process = os.getpid()
         return await asyncio.get_running_loop().run_in_executor(self._pool, function, *args)
 

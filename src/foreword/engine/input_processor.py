@@ -12,7 +12,7 @@ from foreword.engine.result import RequestId
 from foreword.errors import ConfigError, PromptTooLongError
 from foreword.sampling.drafting_params import DraftingParams
 from foreword.sampling.grammar import Grammar
-from foreword.sampling.grammar_matcher import GrammarCompiler, GrammarWalker
+from foreword.sampling.grammar_matcher import GrammarCompiler, GrammarMatcher
 from foreword.sampling.params import SamplingParams
 from foreword.target.model_source import ModelSource
 
@@ -29,7 +29,7 @@ class PreparedPrompt:
     params: SamplingParams  # with a seed, and ids for texts
     drafting: DraftingParams
     model: ModelSource
-    grammar: GrammarWalker | None = None  # at its start; every request gets a copy
+    grammar: GrammarMatcher | None = None  # at its start; every request gets a copy
     streams: bool = False
 
     def request(self, sample: int) -> Request:
@@ -50,7 +50,7 @@ class PreparedPrompt:
         )
 
 
-class Intake:
+class InputProcessor:
     """Prepares prompts for one model. Tokenizer and grammar compiler are made at their first use."""
 
     def __init__(self, checkpoint: ModelSource) -> None:
@@ -87,7 +87,7 @@ class Intake:
         token_ids, ready = self.encode(prompt), self._checked(params)
         if streams or ready.stop:
             _ = self._checkpoint.tokenizer  # a model without one is told of here
-        grammar = None if ready.grammar is None else self._walker(ready.grammar)
+        grammar = None if ready.grammar is None else self._matcher(ready.grammar)
         return PreparedPrompt(request_id, token_ids, ready, drafting, self._checkpoint, grammar, streams)
 
     def _with_reference_ids(self, drafting: Sequence[DraftingParams]) -> list[DraftingParams]:
@@ -130,7 +130,7 @@ class Intake:
         rest = tuple(text for text in params.stop if ids[text] is None)
         return replace(params, stop=rest, stop_token_ids=(*params.stop_token_ids, *special))
 
-    def _walker(self, grammar: Grammar) -> GrammarWalker:
+    def _matcher(self, grammar: Grammar) -> GrammarMatcher:
         checkpoint = self._checkpoint
         if self._grammars is None:
             self._grammars = GrammarCompiler(checkpoint.tokenizer, checkpoint.spec.vocab_size, checkpoint.eos_token_ids)
