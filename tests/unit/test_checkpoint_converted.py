@@ -1,6 +1,7 @@
 """GGUF weights in the cache: the same values, made once, whole or not there."""
 
 import multiprocessing
+from dataclasses import replace
 from random import Random
 
 import pytest
@@ -9,9 +10,11 @@ from safetensors.torch import save
 
 from foreword.checkpoint import cache as cache_module
 from foreword.checkpoint import open_checkpoint
+from foreword.checkpoint.families import FAMILIES
 from foreword.checkpoint.gguf_file import GgufFile
 from foreword.errors import ConfigError
 from foreword.files import PART_SUFFIX, whole_file
+from foreword.runtime.packed_file import cache_path
 from foreword.seal import sealed_file
 from tests.support.tiny_files import GGUF_SIZES, write_gguf
 from tests.support.tiny_models import TinyWeights, tiny_spec
@@ -40,6 +43,21 @@ def test_converted_weights_have_the_values_of_the_file(tiny_gguf, cache, dtype):
         assert weights.has_tensor(name)
         assert torch.equal(weights.tensor(name), checkpoint.tensor(name).to(getattr(torch, dtype))), name
     assert not weights.has_tensor("head.weight")
+
+
+def test_a_family_whose_order_of_rows_is_corrected_is_converted_again(tiny_gguf, cache, monkeypatch):
+    """What foreword knows of a family is no part of the file: conversions made with a wrong fact may not be read again."""
+    right = open_checkpoint(tiny_gguf, cache_dir=cache).as_dtype("float32").tensor("layers.0.q.weight").clone()
+    wrong = replace(FAMILIES["llama"], gguf_permuted_qk=False)
+    monkeypatch.setitem(FAMILIES, "llama", wrong)
+    assert not torch.equal(
+        open_checkpoint(tiny_gguf, cache_dir=cache).as_dtype("float32").tensor("layers.0.q.weight"), right
+    )
+    keys = {cache_path(cache, c.spec, c, "int8") for c in [open_checkpoint(tiny_gguf, cache_dir=cache)]}
+    monkeypatch.undo()
+    again = open_checkpoint(tiny_gguf, cache_dir=cache)
+    assert torch.equal(again.as_dtype("float32").tensor("layers.0.q.weight"), right)
+    assert cache_path(cache, again.spec, again, "int8") not in keys
 
 
 def test_the_second_opening_converts_nothing(tiny_gguf, cache, monkeypatch):

@@ -120,6 +120,8 @@ def test_unused_tables_and_layers_beyond_the_last_are_passed_over(tmp_path):
         ({"mlp_bias": True}, "mlp_bias = True"),
         ({"hidden_act": "gelu"}, "hidden_act = 'gelu'.*supported: 'silu'"),
         ({"partial_rotary_factor": 0.5}, "partial_rotary_factor = 0.5"),
+        ({"logits_scaling": 8.0}, "logits_scaling = 8.0"),
+        ({"final_logit_softcapping": 30.0}, "final_logit_softcapping = 30.0"),
     ],
 )
 def test_what_is_not_supported_is_named(folder, tmp_path, changes, words):

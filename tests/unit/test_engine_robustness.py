@@ -90,6 +90,43 @@ class Guessing(BaseDrafter):
         ]
 
 
+class Misleading(BaseDrafter):
+    """Proposes something else than trees that begin with the pending tokens."""
+
+    name = "misleading"
+
+    def __init__(self, change) -> None:
+        self.change = change
+
+    def propose(self, requests, plans):
+        return self.change(super().propose(requests, plans))
+
+
+def _other_root(trees):
+    return [DraftTree([t.token_ids[0] ^ 1, *t.token_ids[1:]], t.parents, t.num_known) for t in trees]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda trees: None, "NoneType for 1 requests"),
+        (lambda trees: trees[:-1], "0 trees for 1 requests"),
+        (lambda trees: [[1, 2] for _ in trees], "list as a tree"),
+        (_other_root, "begins with 3 known tokens"),
+        (lambda trees: [DraftTree(t.token_ids[-1:], [-1], 1) for t in trees], "begins with 1 known tokens"),
+    ],
+    ids=["nothing", "too few", "a list", "another root", "the last token alone"],
+)
+def test_a_drafter_whose_trees_do_not_fit_is_named_and_changes_no_token(change, message):
+    engine = make_engine(DECODER, Misleading(change))
+    request = make_request()
+    engine.add(request)
+    with pytest.raises(ForewordError, match=f"drafter 'misleading' proposed .*{message}.*; allowed: "):
+        drain(engine)
+    assert request.new_ids == []
+    assert engine.parts.target.cache.num_open == 0
+
+
 @pytest.mark.parametrize("fails", ["start", "open"])
 def test_a_request_that_cannot_start_ends_and_leaves_nothing(fails, monkeypatch):
     drafter = FaultyDrafter(fails)

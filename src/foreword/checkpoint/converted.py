@@ -37,6 +37,7 @@ class Quantised(Weights, Protocol):
 
     source: str
     spec: ModelSpec
+    row_order: str  # what its family says of the order of rows, for the names of files that are made from it
 
 
 class ConvertedWeights:
@@ -74,7 +75,7 @@ def converted(model: Quantised, dtype: str, cache: Path, report: Report) -> Weig
     """
     if dtype not in _STORED:
         raise ConfigError(f"weights cannot be converted to {dtype!r}; allowed: {', '.join(TORCH_DTYPES)}")
-    path = cache / "converted" / f"{model.fingerprint[:32]}-{dtype}-v{_VERSION}.safetensors"
+    path = cache / "converted" / f"{model.fingerprint[:32]}{model.row_order}-{dtype}-v{_VERSION}.safetensors"
     try:
         if (found := _open_if_whole(path, model)) is not None:
             return found

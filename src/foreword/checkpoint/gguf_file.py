@@ -66,6 +66,11 @@ class GgufFile:
         return sum(tensor.num_bytes for tensor in self._tensors.values())
 
     @property
+    def row_order(self) -> str:
+        """What foreword knows of the order of rows in this file, and the file does not say: part of what is made from it."""
+        return "-permuted" if self._permuted_qk else ""
+
+    @property
     def fingerprint(self) -> str:
         """SHA-256 of the file."""
         return self._sum

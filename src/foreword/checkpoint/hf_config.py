@@ -145,6 +145,14 @@ def _family(options: Options) -> str:
     return name
 
 
+# What families beside Llama scale or cap; a model that is built like a listed one has none of it.
+_MULTIPLIERS = (
+    "logit_scale", "logits_scaling", "embedding_multiplier", "residual_multiplier", "attention_multiplier", "scale_emb",
+    "embedding_scale", "residual_scale",
+)  # fmt: skip
+_CAPS = ("final_logit_softcapping", "attn_logit_softcapping", "clip_qkv")
+
+
 def _refuse_options(options: Options, family_name: str, family: Family) -> None:
     """Options that change what is computed and that the layers of foreword do not have."""
     quantization = options.get("quantization_config")
@@ -158,6 +166,7 @@ def _refuse_options(options: Options, family_name: str, family: Family) -> None:
     if not family.qkv_bias:
         # Llama's option adds a bias to the output projection as well, which no layer here has.
         defaults["attention_bias"] = False
+    defaults |= dict.fromkeys(_MULTIPLIERS, 1.0) | dict.fromkeys(_CAPS, 0.0)
     for option, allowed in defaults.items():
         value = options.get(option)
         if value is not None and value != allowed:

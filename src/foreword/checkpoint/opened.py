@@ -107,6 +107,11 @@ class Checkpoint:
         """SHA-256 of the weights' files: read through once, then remembered in the cache."""
         return self._files.fingerprint
 
+    @property
+    def row_order(self) -> str:
+        """What its family says of the order of rows in its files: part of the name of what is made from them."""
+        return getattr(self._files, "row_order", "")
+
     def has_tensor(self, name: str) -> bool:
         """Whether the model has the tensor of this canonical name."""
         return self._files.has_tensor(name)

@@ -14,6 +14,7 @@ from typing import Protocol
 
 from foreword.draft.base import Drafter, DraftNeed, Plan, RequestView
 from foreword.engine.logprobs import Asked, record_logprobs, scored_nodes
+from foreword.engine.proposals import check_proposals
 from foreword.engine.request import Request
 from foreword.engine.step_clock import StepClock, StepTimes
 from foreword.runtime.base import Need, PassOutput
@@ -79,6 +80,7 @@ def speculative_step(requests: Sequence[Request], parts: StepParts, clock: StepC
 
     # 2. Draft: one tree per request, its root the last committed token.
     proposed = drafter.propose(requests, plans)
+    check_proposals(drafter.name, requests, plans, proposed)
     clock.stamp("draft")
 
     # 3. Fit: only the nodes that pay, and only what grammars allow.

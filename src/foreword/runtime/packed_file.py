@@ -54,7 +54,9 @@ class PackedHeader:
 
 def cache_path(cache_dir: Path, spec: ModelSpec, weights: WeightSource, dtype: str) -> Path:
     """Where the packed weights of this model are kept."""
-    layout = json.dumps([weights.fingerprint, FORMAT_VERSION, dtype, asdict(spec)], sort_keys=True)
+    # How a family orders rows in its files is a fact of foreword's own, which a file's fingerprint does not hold.
+    row_order = getattr(weights, "row_order", "")
+    layout = json.dumps([weights.fingerprint, row_order, FORMAT_VERSION, dtype, asdict(spec)], sort_keys=True)
     return cache_dir / "native" / f"{hashlib.sha256(layout.encode()).hexdigest()[:32]}.fwk"
 
 
