@@ -202,3 +202,60 @@ def test_deadlines_and_samples(decoder):
             assert sorted(result.sample_index for result in ends) == [0, 1, 2]
 
     asyncio.run(run())
+
+
+def test_a_stream_that_two_tasks_start_is_asked_once(decoder):
+    llm = toy_async_llm(decoder, TOKENIZER)
+
+    async def run():
+        stream = llm.stream([1], SHORT)
+        await asyncio.gather(stream.start(), stream.start())
+        return await read(stream)
+
+    assert token_ids(asyncio.run(run())) == plain([1])
+    assert llm.snapshot().finished == {"length": 1}
+
+
+@pytest.mark.parametrize("is_running", [True, False])
+def test_closing_a_stream_wakes_the_task_that_reads_it(decoder, is_running):
+    llm = toy_async_llm(decoder, TOKENIZER, batch_size=1)
+
+    async def run():
+        blocker = llm.stream([2], LONG)
+        stream = llm.stream([1], LONG)
+        if is_running:
+            await anext(stream)
+        else:
+            await anext(blocker)
+            await stream.start()
+        decoder.close_gate()
+        reader = asyncio.create_task(read(stream))
+        for _ in range(5):
+            await asyncio.sleep(0)
+        await stream.aclose()
+        await asyncio.wait_for(reader, 30)
+        decoder.open_gate()
+        await blocker.aclose()
+
+    asyncio.run(run())
+    assert not settled(llm).running
+
+
+def test_a_stream_that_is_closed_while_it_starts_asks_nothing(decoder):
+    llm = toy_async_llm(decoder, TOKENIZER, batch_size=1)
+    may_prepare = threading.Event()
+    encode = llm._input.encode
+    llm._input.encode = lambda prompt: (may_prepare.wait(30), encode(prompt))[1]
+
+    async def run():
+        stream = llm.stream([1], LONG, request_id="mine")
+        starting = asyncio.create_task(stream.start())
+        await asyncio.sleep(0.01)
+        await stream.aclose()
+        may_prepare.set()
+        await starting
+        assert await read(stream) == []
+        return await read(llm.stream([3], SHORT, request_id="mine"))
+
+    assert token_ids(asyncio.run(run())) == plain([3])
+    assert llm.snapshot().finished == {"length": 1}

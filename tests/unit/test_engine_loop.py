@@ -466,3 +466,75 @@ def test_an_argument_that_does_not_exist_is_a_type_error():
         LLM("/no/such/model", foo=1)
     with pytest.raises(ConfigError, match="threads cannot change a model that is already loaded"):
         toy_llm(ToyDecoder(vocab_size=TOKENIZER.vocab_size), TOKENIZER, threads=2)
+
+
+class Uncopied:
+    """A stateful processor whose copies cannot be made."""
+
+    def clone(self):
+        raise ValueError("no copy")
+
+    def accept(self, token_id):
+        pass
+
+    def __call__(self, token_ids, logits):
+        return logits
+
+
+@pytest.mark.parametrize("way", ["abort", "timeout"])
+def test_a_request_that_cannot_even_be_made_ends_its_own_call_alone(decoder, way):
+    """It is made to be ended: what its owner gave may raise then."""
+    llm = toy_llm(decoder, TOKENIZER, batch_size=1)
+    running = llm.stream([1], LONG)
+    next(running)
+    broken = SamplingParams(max_tokens=5, logits_processors=(Uncopied(),))
+    options = {"timeout_s": 0.01} if way == "timeout" else {"request_id": "broken"}
+    decoder.close_gate()
+    call = in_thread(lambda: llm.generate([[2]], broken, **options))
+    wait_until(lambda: len(llm._loop._queued) == 1)
+    time.sleep(0.02)
+    llm.abort("broken")
+    decoder.open_gate()
+    error = ended(*call)
+    assert isinstance(error, ValueError)
+    next(running)
+    running.close()
+    assert llm.generate([[3]], SHORT)[0].token_ids == plain([3])
+
+
+def test_ids_that_are_made_are_none_that_a_caller_would_choose(decoder):
+    llm = toy_llm(decoder, TOKENIZER)
+    taken = [llm.stream([1], LONG, request_id=f"request-{number}") for number in range(1, 2000, 400)]
+    for stream in taken:
+        next(stream)
+    assert [r.token_ids for r in llm.generate([[2], [3]], SHORT)] == [plain([2]), plain([3])]
+    for stream in taken:
+        stream.close()
+
+
+def test_a_snapshot_counts_answers_of_no_token_and_what_an_abort_frees(decoder):
+    llm = toy_llm(decoder, TOKENIZER, prefix_cache=False)
+    for _ in range(3):
+        llm.generate([[1]], SamplingParams(max_tokens=0))
+    assert (llm.snapshot().num_waiting, llm.snapshot().finished) == (0, {"length": 3})
+    stream = llm.stream([1], LONG)
+    next(stream)
+    stream.close()
+    settled(llm)
+    assert llm.snapshot().kv_cache_bytes == 0
+
+
+def test_calls_that_the_batch_has_room_for_are_no_queue(decoder):
+    """The thread reads its notes between passes: what it has not read yet may still begin with the next one."""
+    llm = toy_llm(decoder, TOKENIZER, batch_size=4, max_queue=1)
+    running = llm.stream([1], LONG)
+    next(running)
+    decoder.close_gate()
+    decoder.wait_for_pass()
+    calls = [in_thread(lambda n=n: llm.generate([[n]], SHORT)[0].token_ids) for n in (2, 3, 4, 5)]
+    wait_until(lambda: len(llm._loop._queued) == 4)
+    with pytest.raises(QueueFullError):
+        llm.generate([[6]], SHORT)
+    decoder.open_gate()
+    assert [ended(*call) for call in calls] == [plain([n]) for n in (2, 3, 4, 5)]
+    running.close()

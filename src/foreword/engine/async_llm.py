@@ -79,9 +79,9 @@ class AsyncLLM(LLMBase):
         events: asyncio.Queue[Answer | Exception] = asyncio.Queue()
         post = partial(asyncio.get_running_loop().call_soon_threadsafe, events.put_nowait)
         submission = Submission(prompts, post, is_blocking=False, timeout_s=timeout_s)
-        self._loop.submit(submission)
         ended: list[Answer] = []
         try:
+            self._loop.submit(submission)
             while len(ended) < submission.num_requests:
                 event = await events.get()
                 if isinstance(event, Exception):

@@ -28,25 +28,31 @@ class AsyncStream(AsyncIterator[Piece]):
         timeout_s: float | None = None,
     ) -> None:
         self._prepare, self._loop, self._threads, self._timeout_s = prepare, loop, threads, timeout_s
-        self._events: asyncio.Queue[Answer | Exception] = asyncio.Queue()
+        self._events: asyncio.Queue[Answer | Exception | None] = asyncio.Queue()  # None: nothing more comes
+        self._starting = asyncio.Lock()  # whoever comes first starts it, once
         self._submission: Submission | None = None
         self._num_open = 0
         self._is_done = False
 
     async def start(self) -> "AsyncStream":
         """Check, tokenize and queue the prompt. Errors come here, before the first piece; a second call does nothing."""
-        if self._submission is not None or self._is_done:
-            return self
-        try:
-            prompts = await self._threads.run(self._prepare)
-            post = partial(asyncio.get_running_loop().call_soon_threadsafe, self._events.put_nowait)
-            submission = Submission(prompts, post, streams=True, is_blocking=False, timeout_s=self._timeout_s)
-            self._loop.submit(submission)
-        except BaseException:
-            self._is_done = True
-            raise
-        self._submission, self._num_open = submission, submission.num_requests
+        async with self._starting:
+            if self._submission is not None or self._is_done:
+                return self
+            try:
+                prompts = await self._threads.run(self._prepare)
+                if not self._is_done:  # else it was closed meanwhile
+                    self._submit(prompts)
+            except BaseException:
+                self._is_done = True
+                raise
         return self
+
+    def _submit(self, prompts: Sequence[PreparedPrompt]) -> None:
+        post = partial(asyncio.get_running_loop().call_soon_threadsafe, self._events.put_nowait)
+        submission = Submission(prompts, post, streams=True, is_blocking=False, timeout_s=self._timeout_s)
+        self._loop.submit(submission)
+        self._submission, self._num_open = submission, submission.num_requests
 
     async def __anext__(self) -> Piece:
         await self.start()
@@ -54,6 +60,9 @@ class AsyncStream(AsyncIterator[Piece]):
             raise StopAsyncIteration
         try:
             event = await self._events.get()
+            if event is None:
+                self._events.put_nowait(None)  # for another task that waits too
+                raise StopAsyncIteration
             if isinstance(event, Exception):
                 raise event
             piece = event.take()
@@ -62,12 +71,13 @@ class AsyncStream(AsyncIterator[Piece]):
             raise
         self._num_open -= piece.result is not None
         if self._num_open == 0:
-            self._leave()
+            await self.aclose()
         return piece
 
     async def aclose(self) -> None:
-        """End the request, if it still runs. Does not wait for a pass."""
+        """End the request, if it still runs, and the waiting of those who read it. Does not wait for a pass."""
         self._leave()
+        self._events.put_nowait(None)
 
     def __del__(self) -> None:
         self._leave()

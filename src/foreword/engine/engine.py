@@ -57,7 +57,9 @@ class Engine:
 
     def add(self, request: Request) -> None:
         """Queue a request."""
-        if not request.is_finished:
+        if request.is_finished:  # no token was asked for
+            self.metrics.ended(request, has_started=False)
+        else:
             self.waiting.append(request)
 
     def step(self) -> StepRecord | None:
@@ -96,12 +98,14 @@ class Engine:
             self.metrics.ended(request, has_started=request.was_preempted)
         if request in self.running:
             self._release(request)
+            self.metrics.holds(self.memory)
 
     def fail(self, error: BaseException) -> None:
         """End all requests for an error."""
         requests = [*self.waiting, *self.running]
         self.waiting.clear()
         self._fail(requests, error)
+        self.metrics.holds(self.memory)
 
     def close(self) -> None:
         """Free what is kept beside running requests."""

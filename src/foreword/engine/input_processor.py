@@ -1,6 +1,7 @@
 """Input processor: turns prompts and options into requests and raises every error about them before anything runs."""
 
 import itertools
+import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
@@ -18,6 +19,7 @@ from foreword.target.model_source import ModelSource
 
 T = TypeVar("T")
 _numbers = itertools.count(1)
+_PROCESS = secrets.token_hex(4)  # ids that are made are none that a caller thinks of
 
 
 @dataclass(frozen=True, eq=False)
@@ -140,7 +142,7 @@ class InputProcessor:
 def _ids(given: RequestId | Sequence[RequestId] | None, num_prompts: int) -> list[RequestId]:
     """An id a prompt, all different; made where none is given."""
     if given is None:
-        return [f"request-{next(_numbers)}" for _ in range(num_prompts)]
+        return [f"request-{_PROCESS}-{next(_numbers)}" for _ in range(num_prompts)]
     ids = [given] if isinstance(given, str | int) else list(given) if isinstance(given, Sequence) else [None]
     wrong = [i for i in ids if not isinstance(i, str | int) or isinstance(i, bool) or i == ""]
     if wrong:

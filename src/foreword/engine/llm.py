@@ -140,8 +140,8 @@ class LLM(LLMBase):  # noqa: D101
     def _completed(self, prompts: Sequence[PreparedPrompt], timeout_s: float | None) -> Iterator[tuple[int, Result]]:
         events: SimpleQueue[Answer | Exception] = SimpleQueue()
         submission = Submission(prompts, events.put, timeout_s=timeout_s)
-        self._loop.submit(submission)
-        try:
+        try:  # from here on, so that Ctrl-C right after it ends the requests too
+            self._loop.submit(submission)
             for _ in range(submission.num_requests):
                 answer = wait_for(events)
                 yield answer.place, answer.result()
@@ -151,8 +151,8 @@ class LLM(LLMBase):  # noqa: D101
     def _pieces(self, prompts: Sequence[PreparedPrompt], timeout_s: float | None) -> Iterator[Piece]:
         events: SimpleQueue[Answer | Exception] = SimpleQueue()
         submission = Submission(prompts, events.put, streams=True, timeout_s=timeout_s)
-        self._loop.submit(submission)
         try:
+            self._loop.submit(submission)
             num_open = submission.num_requests
             while num_open:
                 piece = wait_for(events).take()

@@ -80,21 +80,37 @@ class EngineLoop:
         with self._lock:
             if self._refusal is not None:
                 raise self._refusal
-            if self.max_queue is not None and len(self._queued) >= self.max_queue:
-                raise QueueFullError(len(self._queued), self.max_queue)
+            self._check_room()
             for prompt in submission.prompts:
                 if prompt.request_id in self._live:
                     raise ConfigError(f"request id {prompt.request_id!r} is in use; give each running request its own")
             self._live |= {prompt.request_id: submission for prompt in submission.prompts}
             self._queued[submission] = None
             self._num_submitted += submission.num_requests
+            submission.is_submitted = True
             self._notes.put(partial(self._receive, submission))
             if self._thread is None:
-                _close_at_exit()
-                # A new thread of torch does not know what was set in this one.
-                run = partial(self._run, torch.get_num_threads())
-                self._thread = threading.Thread(target=run, name="foreword-engine", daemon=True)
-                self._thread.start()
+                self._start()
+
+    def _check_room(self) -> None:
+        """`QueueFullError` where more calls wait than may, beside those that the batch has room for."""
+        engine = self.engine
+        free = max(engine.batch_size - len(engine.running) - len(engine.waiting), 0)
+        if self.max_queue is not None and len(self._queued) >= self.max_queue + free:
+            raise QueueFullError(len(self._queued), self.max_queue)
+
+    def _start(self) -> None:
+        _close_at_exit()
+        run = partial(
+            self._run, torch.get_num_threads()
+        )  # a new thread of torch does not know what was set in this one
+        thread = self._thread = threading.Thread(target=run, name="foreword-engine", daemon=True)
+        try:
+            thread.start()
+        except BaseException:
+            if thread.ident is None:  # Ctrl-C, or no more threads: the next call tries again
+                self._thread = None
+            raise
 
     def abort(self, request_id: RequestId) -> None:
         """Leave a note to end a request. Its caller gets what there is; an id that is not in use is ignored."""
@@ -199,13 +215,19 @@ class EngineLoop:
         for answer in self._open:
             if answer.submission is submission and prompt in (None, answer.prompt):
                 self.engine.abort(answer.request, reason)
-        unmade = submission.end_unmade(reason, prompt)
+        try:
+            unmade = submission.end_unmade(reason, prompt)
+        except Exception as error:  # making a request calls what its owner gave, such as a processor's clone()
+            self._refuse(submission, error)
+            return
         for answer in unmade:
             self.engine.metrics.ended(answer.request, has_started=False)
         self._open += unmade
         self._tell()
 
     def _drop(self, submission: Submission) -> None:
+        if not submission.is_submitted:
+            return
         for answer in self._open:
             if answer.submission is submission:
                 self.engine.abort(answer.request)
@@ -283,8 +305,14 @@ class EngineLoop:
                 del self._live[prompt.request_id]
 
     def _end_all(self, error: ForewordError) -> None:
-        if self._refusal is None:
-            self._refusal = error
+        with self._lock:  # no call is between its check and its note
+            if self._refusal is None:
+                self._refusal = error
+        while not self._notes.empty():
+            try:
+                self._notes.get()()
+            except Exception:
+                logger.debug("a note was left to an engine that has ended", exc_info=True)
         self.engine.fail(error)
         for submission in dict.fromkeys([answer.submission for answer in self._open] + list(self._backlog)):
             self._refuse(submission, error)

@@ -93,6 +93,7 @@ class Submission:
         self.arrived_s = time.perf_counter()
         self.deadline_s = None if timeout_s is None else self.arrived_s + timeout_s
         self.num_made = 0
+        self.is_submitted = False  # the loop knows of it
         self._unmade: Iterator[tuple[int, PreparedPrompt, int]] = self._places()
 
     def _places(self) -> Iterator[tuple[int, PreparedPrompt, int]]:

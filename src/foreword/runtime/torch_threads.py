@@ -5,6 +5,7 @@ is more. A runtime with threads of its own finds its cores taken: one pass of ei
 such a runtime torch does its share of a step, which is small, on one thread.
 """
 
+import os
 import threading
 
 import torch
@@ -41,3 +42,16 @@ class TorchThreads:
         with _lock:
             _num_inside -= 1
         torch.set_num_threads(_outside)
+
+
+def _after_fork() -> None:
+    """In the child nobody is inside: the threads that were do not exist there."""
+    global _lock, _num_inside
+    _lock = threading.Lock()
+    if _num_inside:
+        torch.set_num_threads(_outside)
+    _num_inside = 0
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
