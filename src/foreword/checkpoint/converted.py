@@ -37,7 +37,11 @@ class Quantised(Weights, Protocol):
 
     source: str
     spec: ModelSpec
-    row_order: str  # what its family says of the order of rows, for the names of files that are made from it
+
+    @property
+    def row_order(self) -> str:
+        """What its family says of the order of rows, for the names of files that are made from it."""
+        ...
 
 
 class ConvertedWeights:
