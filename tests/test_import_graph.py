@@ -13,7 +13,7 @@ _MODELS = _BASE | {"verify", "runtime", "checkpoint"}
 _ENGINE = _MODELS | {"target", "draft"}
 ALLOWED = {
     "cache_folder": set(),
-    "config": {"errors"},
+    "config": {"errors", "validate"},
     "errors": set(),
     "files": set(),
     "progress": set(),

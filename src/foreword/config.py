@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from foreword.errors import ConfigError
+from foreword.validate import shown as short_repr
 
 RuntimeName = Literal["auto", "torch", "native"]
 DtypeName = Literal["auto", "float32", "bfloat16", "int8", "int4"]
@@ -47,15 +48,6 @@ def is_finite(value: float) -> bool:
         return math.isfinite(value)
     except OverflowError:
         return False
-
-
-def short_repr(value: Any, most: int = 60) -> str:
-    """A value for a message, however long it is: at most so many characters."""
-    try:
-        text = repr(value)
-    except (ValueError, RecursionError):  # too many digits, or too deep
-        return f"a very long {type(value).__name__}"
-    return text if len(text) <= most else f"{text[: most - 3]}..."
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -78,10 +78,13 @@ def refusal(name: str, value: Any, allowed: str) -> ConfigError:
     return ConfigError(f"{name} is {shown(value)}; allowed: {allowed}")
 
 
-def shown(value: Any) -> str:
-    """A value for a message."""
-    text = repr(value)
-    return text if len(text) <= _LONGEST else text[: _LONGEST - 3] + "..."
+def shown(value: Any, most: int = _LONGEST) -> str:
+    """A value for a message, however long it is: at most so many characters."""
+    try:
+        text = repr(value)
+    except (ValueError, RecursionError):  # too many digits, or too deep
+        return f"a very long {type(value).__name__}"
+    return text if len(text) <= most else f"{text[: most - 3]}..."
 
 
 def integer(name: str, value: Any, lowest: int, allowed: str, highest: int | None = None) -> int:
