@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from tests.support.answers import TOKENS, answer, chunks, events
+from tests.support.answers import STATUS, TOKENS, answer, chunks, events
 from tests.support.browser import LAPTOP, ORIGIN, PHONE, Tab, a_browser
 
 CHAT = "/v1/chat/completions"
@@ -247,6 +247,35 @@ def test_the_race_shows_that_the_tokens_are_the_same(open_page):
         assert tab.page.locator(f"#{lane}-text pre").inner_text() == "print(1)"
     tab.page.click("#replay")
     tab.page.wait_for_selector("#plain-text pre")
+
+
+def test_a_race_beside_other_requests_says_so(open_page):
+    busy = STATUS | {"engine": STATUS["engine"] | {"num_running": 3}}
+    tab = open_page(paths={"/v1/status": {"json": busy}})
+    tab.page.click("#tab-race")
+    tab.page.fill("#race-prompt", "Go")
+    tab.page.click("#race-start")
+    tab.page.wait_for_selector("#verdict.good")
+    assert "answering others too" in tab.page.locator("#verdict").inner_text()
+
+
+def test_it_works_where_the_browser_keeps_nothing(open_page):
+    tab = open_page()
+    tab.page.add_init_script("""for (const name of ["localStorage", "sessionStorage"])
+      Object.defineProperty(window, name, { get() { throw new DOMException("blocked", "SecurityError"); } });""")
+    tab.page.reload()
+    tab.page.click("#theme")
+    send(tab)
+    assert answers(tab)[0].startswith(TEXT)
+
+
+def test_damaged_storage_is_left_alone(open_page):
+    tab = open_page()
+    tab.page.evaluate("localStorage.setItem('foreword.settings', '{'); sessionStorage.setItem('foreword.chat', 'x')")
+    tab.page.evaluate("window.addEventListener('pagehide', (e) => e.stopImmediatePropagation(), true)")
+    tab.page.reload()
+    send(tab)
+    assert tab.chat.bodies[0]["temperature"] == 0.7
 
 
 def test_the_race_shows_where_tokens_differ_and_what_went_wrong(open_page):

@@ -9,6 +9,19 @@ TOKENS = [
     ("```python\n", None), ("print(1)", "suffix"), ("\n```", "grammar"),
 ]  # fmt: skip
 
+STATUS = {
+    "model": {"name": "toy", "runtime": "native", "dtype": "int8", "drafter": "auto", "context_len": 128, "batch_size": 8},
+    "memory": {"process_bytes": 3 << 28, "kv_cache_limit_bytes": 1 << 33},
+    "engine": {
+        "num_running": 0, "num_waiting": 2, "kv_cache_bytes": 1 << 25, "prefix_cache_bytes": 1 << 20, "num_steps": 10,
+        "prompt_tokens": 10, "cached_tokens": 5, "generated_tokens": 25, "prefix_cache_queries": 2, "prefix_cache_hits": 1,
+        "prefix_cache_evictions": 0, "finished": {"stop": 1, "length": 2},
+        "drafters": {"auto": {"drafted_tokens": 20, "accepted_tokens": 5, "drafted_at_depth": [9, 2], "accepted_at_depth": [4, 1]}},
+        **{name: {"counts": [0, 3], "total_s": 0.3} for name in ("time_to_first_token", "time_between_tokens", "queue_time")},
+    },
+    "uptime_s": 90.0, "version": "0.1.0",
+}  # fmt: skip
+
 
 def events(*chunks: dict[str, Any] | str) -> dict[str, Any]:
     """As `route.fulfill` takes it."""

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from foreword.server.page.bundle import page as the_page
+from tests.support.answers import STATUS
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 ORIGIN = "http://page.test"
@@ -53,7 +54,7 @@ class Tab:
         """The page at `ORIGIN`, without a server: what a path is answered with, as `route.fulfill` takes it."""
         made = the_page()
         html = {"body": made.html, "content_type": "text/html", "headers": {"Content-Security-Policy": made.policy}}
-        known = {"/": html, "/v1/models": {"json": {"data": [{"id": "toy"}]}}} | answers
+        known = {"/": html, "/v1/models": {"json": {"data": [{"id": "toy"}]}}, "/v1/status": {"json": STATUS}} | answers
 
         def answer(route: Any) -> None:
             made = known.get(route.request.url.removeprefix(ORIGIN).partition("#")[0])

@@ -43,7 +43,7 @@ export class Answer {
   }
 
   get numTokens() {
-    return Math.max(this.tokens.length, this.counts?.new_tokens ?? 0);
+    return Math.max(this.tokens.length, this.usage?.completion_tokens ?? 0);
   }
 
   // After the first tokens, as this page sees them come; null before there is anything to divide.

@@ -7,6 +7,7 @@ import { MessageView } from "./message.js";
 import { showNumbers } from "./numbers.js";
 import { showLegend } from "./paint.js";
 import { isDrafting, openSettings, samplingOptions, systemPrompt } from "./settings.js";
+import { keep, kept } from "./storage.js";
 
 const STORE = "foreword.chat";
 
@@ -39,7 +40,7 @@ export function setUpChat() {
   byId("stop").addEventListener("click", stop);
   byId("new-chat").addEventListener("click", newChat);
   byId("colours").addEventListener("click", toggleColours);
-  messages = kept();
+  messages = kept("sessionStorage", STORE) ?? [];
   showAll();
   const last = messages.findLast((message) => message.role === "assistant");
   showNumbers(last ? Object.assign(new Answer(), last.answer) : null);
@@ -63,10 +64,17 @@ export function stop() {
   running?.controller.abort();
 }
 
-function newChat() {
+// What has begun to answer is not asked for any more.
+function leave() {
   stop();
+  running = null;
+  showRunning();
+}
+
+function newChat() {
+  leave();
   messages = [];
-  keep();
+  keepMessages();
   showAll();
   showNumbers(null);
   showLegend([]);
@@ -86,7 +94,7 @@ const actions = {
     ask();
   },
   edit: (message, text) => {
-    stop();
+    leave();
     messages = messages.slice(0, messages.indexOf(message));
     showAll();
     send(text);
@@ -141,13 +149,13 @@ function explain(error, message) {
 function finish(run) {
   const { message, answer } = run;
   take(message, answer);
-  if (running !== run) return; // another conversation has begun meanwhile
+  if (running !== run) return; // it was left
   running = null;
   views.get(message)?.show(isColoured);
   showNumbers(answer);
   showLegend(answer.tokens);
   showRunning();
-  keep();
+  keepMessages();
   const end = message.error ?? message.note ?? "";
   say(`Answer complete, ${whole(answer.numTokens)} tokens. ${end} ${message.content.slice(0, 600)}`);
   follow();
@@ -205,24 +213,15 @@ function follow(always = false) {
   if (always || box.scrollHeight - box.scrollTop - box.clientHeight < 120) box.scrollTop = box.scrollHeight;
 }
 
-function keep() {
-  try {
-    sessionStorage.setItem(STORE, JSON.stringify(messages));
-  } catch {
-    sessionStorage.removeItem(STORE); // more than the browser keeps: a reload begins anew
-  }
-}
-
-function kept() {
-  try {
-    return JSON.parse(sessionStorage.getItem(STORE)) ?? [];
-  } catch {
-    return [];
-  }
+function keepMessages() {
+  keep("sessionStorage", STORE, messages);
 }
 
 // A reload in the middle of an answer keeps what had come.
 window.addEventListener("pagehide", () => {
-  if (running) take(running.message, running.answer);
-  keep();
+  if (running) {
+    take(running.message, running.answer);
+    running.message.note = "Stopped when the page was left.";
+  }
+  keepMessages();
 });

@@ -5,9 +5,11 @@ import { isAnswering, lastPrompt, setModel, setUpChat, stop, toggleColours } fro
 import { byId } from "./dom.js";
 import { isRacing, setRaceModel, setUpRace, stopRace } from "./race.js";
 import { openSettings, setUpSettings } from "./settings.js";
+import { keep, kept } from "./storage.js";
 import { watchStatus } from "./status.js";
 
 const THEMES = ["auto", "light", "dark"];
+const THEME = "foreword.theme";
 const VIEWS = ["chat", "race", "status"];
 
 function setUpTheme() {
@@ -16,10 +18,11 @@ function setUpTheme() {
     document.documentElement.dataset.theme = theme;
     button.textContent = `Theme: ${theme}`;
   };
-  show(THEMES.includes(localStorage.getItem("foreword.theme")) ? localStorage.getItem("foreword.theme") : "auto");
+  const chosen = kept("localStorage", THEME);
+  show(THEMES.includes(chosen) ? chosen : "auto");
   button.addEventListener("click", () => {
     const next = THEMES[(THEMES.indexOf(document.documentElement.dataset.theme) + 1) % THEMES.length];
-    localStorage.setItem("foreword.theme", next);
+    keep("localStorage", THEME, next);
     show(next);
   });
 }

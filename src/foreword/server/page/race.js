@@ -5,7 +5,7 @@
 // drafter cannot have seen the answer.
 
 import { Answer } from "./answer.js";
-import { ApiError } from "./api.js";
+import { ApiError, getJson } from "./api.js";
 import { byId, durationText, fixed, say, whole } from "./dom.js";
 import { renderMarkdown } from "./markdown.js";
 import { tokenPaint } from "./paint.js";
@@ -104,6 +104,7 @@ async function start() {
   showRacing(true);
   verdict("Reading the prompt …");
   try {
+    const others = (await getJson("v1/status")).engine.num_running;
     await new Answer().read({ ...body, max_tokens: 1, speculative: { enabled: false } }, signal, () => {});
     verdict(atOnce ? "Both are running, and share the processor." : "Running with drafting …");
     say("The race has begun.");
@@ -114,7 +115,7 @@ async function start() {
       verdict("Running without drafting …");
       await lanes.plain.run(body, signal);
     }
-    judge(atOnce);
+    judge(atOnce, others);
   } catch (error) {
     stopRace();
     fail(error);
@@ -145,13 +146,14 @@ function verdict(text, kind = "") {
   byId("verdict").className = `verdict ${kind}`;
 }
 
-function judge(atOnce) {
+function judge(atOnce, others) {
   const [drafted, plain] = [lanes.drafted.answer, lanes.plain.answer];
   const difference = firstDifference(drafted.tokens, plain.tokens);
   const times = `${durationText(drafted.seconds)} with drafting, ${durationText(plain.seconds)} without`;
+  const disturbed = others ? " The server was answering others too, which makes the times uneven." : "";
   const ratio = `${fixed(plain.seconds / drafted.seconds, 2)} times as fast`;
   if (difference < 0 && drafted.text === plain.text) {
-    verdict(`Same tokens: all ${whole(plain.tokens.length)} are equal. ${ratio} (${times})${atOnce ? ", sharing the processor" : ""}.`, "good");
+    verdict(`Same tokens: all ${whole(plain.tokens.length)} are equal. ${ratio} (${times})${atOnce ? ", sharing the processor" : ""}.${disturbed}`, "good");
   } else {
     verdict(`Not the same tokens: they differ from token ${difference + 1} on. ${times}.`, "bad");
   }

@@ -1,6 +1,7 @@
 // The settings of requests. They stay in this browser; the API key only as long as this tab.
 
 import { byId } from "./dom.js";
+import { keep, kept } from "./storage.js";
 
 const STORE = "foreword.settings";
 const KEY = "foreword.key";
@@ -9,8 +10,9 @@ const NUMBERS = { temperature: parseFloat, top_p: parseFloat, max_tokens: (v) =>
 const DEFAULTS = { temperature: "0.7", top_p: "0.95", max_tokens: "512", seed: "", system: "", drafting: true };
 
 let values = { ...DEFAULTS };
+let key = "";
 
-export const keyOf = () => sessionStorage.getItem(KEY) ?? "";
+export const keyOf = () => key;
 export const isDrafting = () => values.drafting;
 export const systemPrompt = () => values.system.trim();
 
@@ -25,7 +27,8 @@ export function samplingOptions() {
 }
 
 export function setUpSettings(changed) {
-  values = { ...DEFAULTS, ...stored() };
+  values = { ...DEFAULTS, ...kept("localStorage", STORE) };
+  key = kept("sessionStorage", KEY) ?? "";
   const dialog = byId("settings");
   for (const name of Object.keys(DEFAULTS)) {
     const field = byId(`set-${name}`);
@@ -36,15 +39,15 @@ export function setUpSettings(changed) {
         return;
       }
       values[name] = field.type === "checkbox" ? field.checked : field.value;
-      store();
+      keep("localStorage", STORE, values);
       changed();
     });
   }
-  const key = byId("set-key");
-  key.value = keyOf();
-  key.addEventListener("change", () => {
-    if (key.value) sessionStorage.setItem(KEY, key.value.trim());
-    else sessionStorage.removeItem(KEY);
+  const keyField = byId("set-key");
+  keyField.value = key;
+  keyField.addEventListener("change", () => {
+    key = keyField.value.trim();
+    keep("sessionStorage", KEY, key);
     changed();
   });
   byId("open-settings").addEventListener("click", () => openSettings());
@@ -52,7 +55,7 @@ export function setUpSettings(changed) {
   byId("reset-settings").addEventListener("click", () => {
     values = { ...DEFAULTS };
     for (const name of Object.keys(DEFAULTS)) show(byId(`set-${name}`), values[name]);
-    store();
+    keep("localStorage", STORE, values);
     changed();
   });
   dialog.addEventListener("click", (event) => event.target === dialog && dialog.close());
@@ -66,16 +69,4 @@ export function openSettings(field = "set-temperature") {
 function show(field, value) {
   if (field.type === "checkbox") field.checked = value;
   else field.value = value;
-}
-
-function stored() {
-  try {
-    return JSON.parse(localStorage.getItem(STORE)) ?? {};
-  } catch {
-    return {}; // not ours, or damaged
-  }
-}
-
-function store() {
-  localStorage.setItem(STORE, JSON.stringify(values));
 }
