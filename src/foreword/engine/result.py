@@ -48,3 +48,4 @@ class Piece:
     request_id: RequestId = ""
     drafted_by: list[str | None] = field(default_factory=list)  # for each of token_ids, as in the result
     stats: RequestStats = field(default_factory=RequestStats)  # of the answer so far
+    logprobs: list[TokenLogprob] | None = None  # for each of token_ids, where they were asked for
