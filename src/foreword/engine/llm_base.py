@@ -16,6 +16,7 @@ from foreword.engine.prompts import Prompt
 from foreword.engine.result import RequestId
 from foreword.engine.setup import build, resolve
 from foreword.engine.snapshot import EngineSnapshot
+from foreword.errors import ForewordError
 from foreword.sampling.drafting_params import DraftingParams
 from foreword.sampling.params import SamplingParams
 from foreword.target.load_model import LoadedModel
@@ -139,6 +140,11 @@ class LLMBase:
         May be called from any thread, and never waits. An id that is not in use is ignored.
         """
         self._loop.abort(request_id)
+
+    @property
+    def refusal(self) -> ForewordError | None:
+        """Why no more requests are taken: it was closed, or its engine has ended; None while they are."""
+        return self._loop.refusal
 
     def snapshot(self) -> EngineSnapshot:
         """Counters and histograms since the model was loaded: plain data. May be called from any thread."""

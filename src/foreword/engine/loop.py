@@ -145,6 +145,11 @@ class EngineLoop:
         """Leave a note to end the thread: nobody can ask any more."""
         self._notes.put(partial(self._end, "now"))
 
+    @property
+    def refusal(self) -> ForewordError | None:
+        """Why no more calls are taken; None while they are."""
+        return self._refusal
+
     def close(self, drain: bool = False) -> None:
         """Take no more calls; end the running ones with `ClosedError`, or let them finish; wait for the thread."""
         with self._lock:

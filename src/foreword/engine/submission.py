@@ -15,8 +15,9 @@ from queue import Empty, SimpleQueue
 
 from foreword.engine.input_processor import PreparedPrompt
 from foreword.engine.request import Request
-from foreword.engine.result import FinishReason, Piece, Result
+from foreword.engine.result import FinishReason, Piece, Result, TokenLogprob
 from foreword.engine.result_of import result_of
+from foreword.engine.stats import RequestStats
 from foreword.errors import ConfigError
 
 
@@ -30,6 +31,8 @@ class Answer:
         self.submission, self.place, self.prompt, self.request = submission, place, prompt, request
         self._lock = threading.Lock()  # held for a few lines; no finalizer of ours takes it
         self._text, self._token_ids = "", list[int]()
+        self._drafted_by, self._stats = list[str | None](), RequestStats()
+        self._logprobs = list[TokenLogprob]()
         self._num_seen = 0  # tokens that the loop has looked at
         self._is_told = False  # the reader has been told of what there is to take
         self._is_ended = False
@@ -44,10 +47,15 @@ class Answer:
         if is_ended:
             request.text.finish()  # nothing is held back any more
         token_ids, text = request.new_ids[self._num_seen :], request.text.show()
+        drafted_by, stats = request.drafted_by[self._num_seen :], request.stats.copy()
+        logprobs = request.logprobs[self._num_seen :]
         self._num_seen = num_new
         with self._lock:
             self._text += text
             self._token_ids += token_ids
+            self._drafted_by += drafted_by
+            self._logprobs += logprobs
+            self._stats = stats
             self._is_ended = is_ended
             is_news, self._is_told = not self._is_told, True
         return is_news
@@ -57,9 +65,22 @@ class Answer:
         with self._lock:
             text, self._text = self._text, ""
             token_ids, self._token_ids = self._token_ids, []
-            is_ended, self._is_told = self._is_ended, False
+            drafted_by, self._drafted_by = self._drafted_by, []
+            logprobs, self._logprobs = self._logprobs, []
+            is_ended, self._is_told, stats = self._is_ended, False, self._stats
         result = self.result() if is_ended else None
-        return Piece(text, token_ids, result, self.request.sampler.sample_index, self.prompt.request_id)
+        sample_index = self.request.sampler.sample_index
+        has_logprobs = self.prompt.params.logprobs is not None
+        return Piece(
+            text,
+            token_ids,
+            result,
+            sample_index,
+            self.prompt.request_id,
+            drafted_by,
+            stats,
+            logprobs=logprobs if has_logprobs else None,
+        )
 
     def result(self) -> Result:
         """What the caller gets once it has ended; raises the error that ended it before its time."""

@@ -1,1 +1,1 @@
-"""An OpenAI-compatible server."""
+"""The server that speaks the OpenAI API, and its page."""
