@@ -10,6 +10,7 @@ from foreword.sampling.grammar import Grammar
 from foreword.sampling.params import SamplingParams
 from foreword.server.errors import ApiError, invalid
 from foreword.server.settings import ServerSettings
+from foreword.server.tools.grammar import JSON_SPACING
 from foreword.server.tools.use import ToolUse
 from foreword.server.wire.chat import ChatMessage, ChatRequest
 from foreword.server.wire.common import Content, SamplingFields, TextPart
@@ -208,16 +209,21 @@ def _of_response_format(request: SamplingFields) -> list[tuple[str, Grammar]]:
     if asked is None or asked.type == "text":
         return []
     if asked.type == "json_object":
-        return [("response_format", Grammar.json_schema({"type": "object"}))]
+        return [("response_format", _json({"type": "object"}))]
     if asked.type == "json_schema":
         if asked.json_schema is None or not isinstance(asked.json_schema.schema_, dict):
             raise invalid(
                 "response_format of type json_schema needs json_schema: {name, schema}", "response_format.json_schema"
             )
-        return [("response_format", Grammar.json_schema(asked.json_schema.schema_))]
+        return [("response_format", _json(asked.json_schema.schema_))]
     raise invalid(
         f"response_format is of type {asked.type!r}; allowed: text, json_object, json_schema", "response_format.type"
     )
+
+
+def _json(schema: Mapping[str, Any]) -> Grammar:
+    """JSON that fits a schema, in one line."""
+    return Grammar.json_schema({"x-guidance": JSON_SPACING, **schema})
 
 
 def _of_structured_outputs(request: SamplingFields) -> list[tuple[str, Grammar]]:

@@ -13,8 +13,8 @@ from foreword.server.tools.syntax import CallSyntax, SpecialTags
 
 NO_TAGS = SpecialTags()
 MOST_CALLS = 16  # in one answer that has to consist of calls
-# JSON as the templates write it: then every separator is forced.
-_SPACING = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
+# JSON in one line, as the templates write it: every separator is forced, and no model can go on with spaces for ever.
+JSON_SPACING = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,7 +65,7 @@ def calls_grammar(
 
 
 def _call(tool: Tool, syntax: CallSyntax, tags: SpecialTags) -> str:
-    arguments = f"%json {json.dumps({**tool.schema, 'x-guidance': _SPACING}, ensure_ascii=True)}"
+    arguments = f"%json {json.dumps({**tool.schema, 'x-guidance': JSON_SPACING}, ensure_ascii=True)}"
     if syntax.argument_tag:
         parts = [_tag(syntax.open, tags), _text(tool.name), _tag(syntax.argument_tag, tags), arguments]
         return " ".join(parts)
