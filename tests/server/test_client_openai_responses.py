@@ -118,11 +118,12 @@ def test_calls_and_results_go_back_in(served, client):
         question = {"role": "user", "content": "Will it rain?"}
         second = ask(client, input=[question, message, call, result], tools=[FLAT])
     assert second.output_text == "No."
+    made = {"id": "c", "type": "function", "function": {"name": "get_weather", "arguments": call.arguments}}
     chat = [
         question,
-        {"role": "assistant", "content": "See.", "tool_calls": [{"id": "c", "type": "function", "function": {"name": "get_weather", "arguments": call.arguments}}]},
+        {"role": "assistant", "content": "See.", "tool_calls": [made]},
         {"role": "tool", "tool_call_id": "c", "content": "sun"},
-    ]  # fmt: skip
+    ]
     tool = {"type": "function", "function": {k: v for k, v in FLAT.items() if k != "type"}}
     with served.saying("No."):
         answer = client.chat.completions.create(model="tiny", messages=chat, tools=[tool], max_tokens=50)
@@ -139,8 +140,8 @@ def test_calls_that_must_be_made(client, choice):
 def test_parse_with_pydantic(client):
     response = client.responses.parse(model="tiny", input="ab", text_format=Weather, max_output_tokens=200)
     assert isinstance(response.output_parsed, Weather)
-    tool = openai.pydantic_function_tool(Weather, name="get_weather")["function"]
-    options = {"tools": [{"type": "function", **tool}], "tool_choice": "required", "parallel_tool_calls": False}
+    tool = openai.pydantic_function_tool(Weather, name="get_weather")
+    options = {"tools": [tool], "tool_choice": "required", "parallel_tool_calls": False}
     response = client.responses.parse(model="tiny", input="ab", max_output_tokens=200, **options)
     assert isinstance(response.output[0].parsed_arguments, Weather)
 
