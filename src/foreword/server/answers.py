@@ -14,8 +14,10 @@ _FINISHED = {
 }  # words of ours that the OpenAI API lacks, and the nearest of its own
 
 
-def finish_reason(result: Result) -> str:
+def finish_reason(result: Result, *, has_calls: bool = False) -> str:
     """In the words of the OpenAI API."""
+    if has_calls and result.finish_reason == "stop":
+        return "tool_calls"
     return _FINISHED.get(result.finish_reason, result.finish_reason)
 
 

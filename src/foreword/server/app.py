@@ -8,7 +8,7 @@ from fastapi.middleware.cors import CORSMiddleware
 from foreword import __version__
 from foreword.engine.async_llm import AsyncLLM
 from foreword.server import errors
-from foreword.server.routes import about, chat, completions
+from foreword.server.routes import about, chat, completions, responses
 from foreword.server.security import Guard
 from foreword.server.served import Served
 from foreword.server.settings import ServerSettings
@@ -30,7 +30,7 @@ def create_app(llm: AsyncLLM, settings: ServerSettings) -> FastAPI:
     app = FastAPI(title="foreword", version=__version__, docs_url=None, redoc_url=None, lifespan=lifespan)
     app.state.served = Served(llm, settings)
     errors.add_handlers(app)
-    for routes in (chat, completions, about):
+    for routes in (chat, completions, responses, about):
         app.include_router(routes.router)
     app.add_middleware(Guard, settings=settings)
     if settings.allowed_origins:

@@ -10,10 +10,13 @@ from foreword.sampling.grammar import Grammar
 from foreword.sampling.params import SamplingParams
 from foreword.server.errors import ApiError, invalid
 from foreword.server.settings import ServerSettings
+from foreword.server.tools.grammar import JSON_SPACING
+from foreword.server.tools.use import ToolUse
 from foreword.server.wire.chat import ChatMessage, ChatRequest
 from foreword.server.wire.common import Content, SamplingFields, TextPart
 from foreword.server.wire.completions import CompletionRequest
 
+NO_TOOLS = ToolUse()
 COMPLETION_TOKENS = 16  # where a completion names no max_tokens, as the OpenAI API has it
 _ROLES = {"developer": "system"}  # newer name, older name that templates know
 _SAME_NAMES = (
@@ -39,7 +42,7 @@ def check_model(asked: str | None, settings: ServerSettings) -> None:
         )  # fmt: skip
 
 
-def chat_params(request: ChatRequest, limits: Limits, grammar: Grammar | None = None) -> SamplingParams:
+def chat_params(request: ChatRequest, limits: Limits, tools: ToolUse = NO_TOOLS) -> SamplingParams:
     """Options of a chat's answer. Without `max_tokens` it may fill the context."""
     _refuse(request, {"audio": None, "functions": "tools", "function_call": "tool_choice"})
     if any(kind != "text" for kind in request.modalities or ()):
@@ -48,7 +51,13 @@ def chat_params(request: ChatRequest, limits: Limits, grammar: Grammar | None = 
     if request.top_logprobs is not None and not request.logprobs:
         raise invalid("top_logprobs needs logprobs: true", "top_logprobs")
     logprobs = (request.top_logprobs or 0) if request.logprobs else None
-    return _params(request, limits, limits.context_len if most is None else most, "max_tokens", logprobs, grammar)
+    grammar = tools.grammar
+    if grammar is not None:
+        check_grammar("tools", grammar, limits.settings)
+        if _grammar(request, limits.settings) is not None:
+            raise invalid("the answer cannot be a required call and a response_format at once", "tool_choice")
+    most = limits.context_len if most is None else most
+    return tools.params(_params(request, limits, most, "max_tokens", logprobs, grammar))
 
 
 def completion_params(request: CompletionRequest, limits: Limits) -> SamplingParams:
@@ -72,13 +81,13 @@ def drafting_params(request: SamplingFields) -> DraftingParams:
     )
 
 
-def chat_ids(request: ChatRequest, tokenizer: Tokenizer, options: Mapping[str, Any] | None = None) -> list[int]:
-    """Token ids of a conversation. `options` are further variables of the template, such as `tools`."""
+def chat_ids(request: ChatRequest, tokenizer: Tokenizer, tools: ToolUse = NO_TOOLS) -> list[int]:
+    """Token ids of a conversation, with what it says of tools."""
     messages = [message_of(message, place) for place, message in enumerate(request.messages)]
     return conversation_ids(
-        messages,
+        tools.messages(messages),
         tokenizer,
-        {**(request.chat_template_kwargs or {}), **(options or {})},
+        {**(request.chat_template_kwargs or {}), **tools.template_options},
         opens_turn=request.add_generation_prompt,
         continues=request.continue_final_message,
     )
@@ -200,16 +209,21 @@ def _of_response_format(request: SamplingFields) -> list[tuple[str, Grammar]]:
     if asked is None or asked.type == "text":
         return []
     if asked.type == "json_object":
-        return [("response_format", Grammar.json_schema({"type": "object"}))]
+        return [("response_format", _json({"type": "object"}))]
     if asked.type == "json_schema":
         if asked.json_schema is None or not isinstance(asked.json_schema.schema_, dict):
             raise invalid(
                 "response_format of type json_schema needs json_schema: {name, schema}", "response_format.json_schema"
             )
-        return [("response_format", Grammar.json_schema(asked.json_schema.schema_))]
+        return [("response_format", _json(asked.json_schema.schema_))]
     raise invalid(
         f"response_format is of type {asked.type!r}; allowed: text, json_object, json_schema", "response_format.type"
     )
+
+
+def _json(schema: Mapping[str, Any]) -> Grammar:
+    """JSON that fits a schema, in one line."""
+    return Grammar.json_schema({"x-guidance": JSON_SPACING, **schema})
 
 
 def _of_structured_outputs(request: SamplingFields) -> list[tuple[str, Grammar]]:

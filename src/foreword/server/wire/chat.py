@@ -5,6 +5,7 @@ from typing import Any
 from pydantic import Field
 
 from foreword.server.wire.common import Content, SamplingFields, Wire
+from foreword.server.wire.tools import NamedChoice, ToolCall, ToolSpec
 
 
 class ChatMessage(Wire):
@@ -13,7 +14,7 @@ class ChatMessage(Wire):
     role: str
     content: Content | None = None
     name: str | None = None
-    tool_calls: list[dict[str, Any]] | None = None
+    tool_calls: list[ToolCall] | None = None
     tool_call_id: str | None = None
 
 
@@ -24,8 +25,8 @@ class ChatRequest(SamplingFields):
     max_completion_tokens: int | None = None
     logprobs: bool | None = None
     top_logprobs: int | None = None
-    tools: list[dict[str, Any]] | None = None
-    tool_choice: str | dict[str, Any] | None = None
+    tools: list[ToolSpec] | None = None
+    tool_choice: str | NamedChoice | None = None
     parallel_tool_calls: bool | None = None
     modalities: list[str] | None = None
     audio: Any = None
