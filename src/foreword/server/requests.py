@@ -163,7 +163,7 @@ def _params(
     if request.min_tokens is not None and request.min_tokens > most:
         raise invalid(f"min_tokens is {request.min_tokens}, more than {most_name}, {most}", "min_tokens")
     given = {name: value for name in _SAME_NAMES if (value := getattr(request, name)) is not None}
-    stop = request.stop or ()
+    stop = () if request.stop is None else request.stop
     return SamplingParams(
         **given,
         max_tokens=min(most, limits.context_len),

@@ -2,7 +2,7 @@
 
 import asyncio
 import hmac
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -54,7 +54,7 @@ class Guard:
         origin = headers.get("origin")
         if origin is None or origin in self._settings.allowed_origins:
             return
-        if origin == "null" or urlsplit(origin).netloc.lower() != headers.get("host", "").lower():
+        if _parts(origin).netloc.lower() != headers.get("host", "").lower():
             raise ApiError(403, f"pages of {origin} may not ask this server; start it with --allowed-origin {origin}")
 
     def _check_key(self, path: str, headers: dict[str, str]) -> None:
@@ -117,10 +117,15 @@ def _headers(scope: Scope) -> dict[str, str]:
 
 def _host_of(header: str) -> str:
     """Without the port."""
+    return (_parts(f"//{header}").hostname or "").lower()
+
+
+def _parts(address: str) -> SplitResult:
+    """Of an address; empty ones where it is none."""
     try:
-        return (urlsplit(f"//{header}").hostname or "").lower()
+        return urlsplit(address)
     except ValueError:
-        return ""
+        return urlsplit("")
 
 
 def _too_large(limit: int) -> ApiError:

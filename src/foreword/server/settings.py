@@ -1,11 +1,11 @@
 """What a server allows, as plain data."""
 
 from dataclasses import dataclass
+from ipaddress import ip_address
 
 from foreword.errors import ConfigError
 from foreword.validate import Bounds
 
-_LOOPBACK = ("localhost", "127.0.0.1", "::1")
 _BOUNDS = {
     "port": Bounds(int, 0, 65535),
     "request_timeout_s": Bounds(float, 0.001, 1e9, or_none=True),
@@ -55,7 +55,7 @@ class ServerSettings:
     @property
     def is_loopback(self) -> bool:
         """Whether only this machine reaches the server."""
-        return self.host in _LOOPBACK or self.host.startswith("127.")
+        return _is_loopback(self.host)
 
     def allows_host(self, host: str) -> bool:
         """Whether a request that names this host is meant for this server.
@@ -65,5 +65,13 @@ class ServerSettings:
         """
         named = {*self.allowed_hosts, self.host.lower()}
         if self.is_loopback or self.allowed_hosts:
-            return host in named or host in _LOOPBACK or host.startswith("127.")
+            return host in named or _is_loopback(host)
         return True
+
+
+def _is_loopback(host: str) -> bool:
+    """A name or address of this machine that no other machine reaches."""
+    try:
+        return host == "localhost" or ip_address(host).is_loopback
+    except ValueError:
+        return False
