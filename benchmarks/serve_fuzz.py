@@ -57,7 +57,7 @@ async def mutations(port: int, numbers: range, at_once: int, faults: Faults) -> 
 
     async def worker() -> None:
         for number in left:
-            sent: Case = case(random.Random(number))
+            sent: Case = case(random.Random(number))  # noqa: S311
             try:
                 answer = await send(port, sent.raw)
             except TimeoutError:

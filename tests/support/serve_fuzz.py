@@ -138,7 +138,7 @@ NESTED: Any = [[[[[[[[[[{"a": [[{"b": [None]}]]}]]]]]]]]]]
 ODD: list[Any] = [
     None, True, False, 0, -1, 1, 2, 7, 255, 1e308, -1e308, 0.5, float("nan"), float("inf"), float("-inf"), 2**31,
     2**63, 2**64, -(2**63),
-    10**30, "", " ", "a", "x" * 3000, "\ud800", "\udfff\ud800", "\x00", "\r\n", "\u202e", "🦄", "é世", "null", "1",
+    10**30, 10**290, 10**400, "", " ", "a", "x" * 3000, "\ud800", "\udfff\ud800", "\x00", "\r\n", "\u202e", "🦄", "é世", "null", "1",
     "-1", "nan", "../../etc/passwd",
     "{{ 7 * 7 }}", "<tool_call>", "(a+)+$", "[TOOL_CALLS]", "<end>", [], [None], [[]], ["a", 1], [1.5], ["\ud800"],
     [0] * 200, {}, {"a": None},
@@ -344,6 +344,8 @@ def _parsed(received: bytes) -> Answer:
     lines = head.decode("latin-1").split("\r\n")
     if not lines[0].startswith("HTTP/1."):
         return Answer()
+    if " 100 " in lines[0]:  # go on, says the server; the answer follows
+        return _parsed(body)
     headers = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in lines[1:])}
     if headers.get("transfer-encoding") == "chunked":
         body = _unchunked(body)
