@@ -8,6 +8,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from foreword.server.errors import ApiError, ClientGone, as_api_error
 from foreword.server.settings import ServerSettings
+from foreword.server.strict_json import check_json
 
 _OPEN_PATHS = frozenset({"/", "/health"})  # the page itself says nothing of the model; a probe has no key
 
@@ -39,6 +40,8 @@ class Guard:
             self._check_key(scope["path"], headers)
             _check_kind(scope["method"], headers)
             body = await self._body(headers, receive)
+            if body:
+                check_json(body)
         except ApiError as error:
             await error.response()(scope, receive, send)
             return
