@@ -60,29 +60,29 @@ async def one_client(args: argparse.Namespace) -> dict[str, Any]:
     from foreword import LLM, SamplingParams
 
     asked, params = questions(args), SamplingParams(max_tokens=args.max_tokens)
-    spent, tokens = {"http": 0.0, "python": 0.0}, {"http": 0, "python": 0}
-    with (
-        serving("--no-prefix-cache", *args.serve) as server,
-        LLM(None, "auto", prefix_cache=False, batch_size=16) as llm,
-    ):
+    pairs: list[tuple[float, float]] = []
+    llm = LLM(None, "auto", prefix_cache=False, batch_size=16)
+    with serving("--no-prefix-cache", *args.serve) as server, llm:
+
+        async def over_http(question: str) -> tuple[str, float]:
+            answer = await ask(client, chat(question, args))
+            return answer.text, answer.completion_tokens / answer.total_s
+
+        async def in_python(question: str) -> tuple[str, float]:
+            start_s = time.perf_counter()
+            (result,) = await asyncio.to_thread(llm.generate, [{"role": "user", "content": question}], params)
+            return result.text, len(result.token_ids) / (time.perf_counter() - start_s)
+
         async with client_of(server) as client:
-            for place, question in enumerate([asked[0], *asked]):
-                streamed = await ask(client, chat(question, args))
-                start_s = time.perf_counter()
-                (result,) = await asyncio.to_thread(llm.generate, [{"role": "user", "content": question}], params)
-                python_s = time.perf_counter() - start_s
-                assert streamed.text == result.text, "HTTP and Python say different things"
-                if place == 0:  # the first one warms both up
-                    continue
-                spent["http"], spent["python"] = spent["http"] + streamed.total_s, spent["python"] + python_s
-                tokens["http"] += streamed.completion_tokens
-                tokens["python"] += len(result.token_ids)
-    rates = {name: tokens[name] / spent[name] for name in spent}
-    return {
-        "http_tok_per_s": rates["http"],
-        "python_tok_per_s": rates["python"],
-        "ratio": rates["http"] / rates["python"],
-    }
+            for place, question in enumerate([asked[0], *asked, *asked]):
+                order = (over_http, in_python) if place % 2 else (in_python, over_http)
+                told = {arm: await arm(question) for arm in order}
+                (text, http), (other, python) = told[over_http], told[in_python]
+                assert text == other, "HTTP and Python say different things"
+                pairs += [(http, python)] if place else []  # the first one warms both up
+    http, python = (statistics.median(rates) for rates in zip(*pairs, strict=True))
+    ratio = statistics.median(a / b for a, b in pairs)
+    return {"http_tok_per_s": http, "python_tok_per_s": python, "ratio": ratio, "pairs": len(pairs)}
 
 
 async def drafted(args: argparse.Namespace) -> dict[str, Any]:
