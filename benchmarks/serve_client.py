@@ -17,6 +17,7 @@ from typing import Any
 
 import httpx2
 
+Client = httpx2.AsyncClient
 _READY = re.compile(r"at (http://[^\s]+/v1)")
 
 
@@ -78,14 +79,14 @@ def serving(*options: str) -> Iterator[Server]:
 
 
 @contextlib.asynccontextmanager
-async def client_of(server: Server) -> AsyncIterator[httpx2.AsyncClient]:
+async def client_of(server: Server) -> AsyncIterator[Client]:
     """A client with a connection per request under way."""
     limits = httpx2.Limits(max_connections=300, max_keepalive_connections=300)
     async with httpx2.AsyncClient(base_url=server.url, timeout=600, limits=limits) as client:
         yield client
 
 
-async def ask(client: httpx2.AsyncClient, body: dict[str, Any], drop_after_s: float | None = None) -> Streamed:
+async def ask(client: Client, body: dict[str, Any], drop_after_s: float | None = None) -> Streamed:
     """Stream one answer; leave after `drop_after_s` where that is given."""
     got = Streamed()
     with contextlib.suppress(TimeoutError):
@@ -96,7 +97,7 @@ async def ask(client: httpx2.AsyncClient, body: dict[str, Any], drop_after_s: fl
     return got
 
 
-async def _stream(client: httpx2.AsyncClient, body: dict[str, Any], got: Streamed) -> None:
+async def _stream(client: Client, body: dict[str, Any], got: Streamed) -> None:
     path = "/chat/completions" if "messages" in body else "/completions"
     body = {**body, "stream": True, "stream_options": {"include_usage": True}}
     start_s = time.perf_counter()
@@ -122,9 +123,7 @@ def _read(chunk: dict[str, Any], got: Streamed, now_s: float) -> None:
         got.token_ids += choice.get("token_ids") or ()
 
 
-async def load(
-    client: httpx2.AsyncClient, bodies: Sequence[dict[str, Any]], num_clients: int
-) -> tuple[list[Streamed], float]:
+async def load(client: Client, bodies: Sequence[dict[str, Any]], num_clients: int) -> tuple[list[Streamed], float]:
     """Clients that each ask the next thing as soon as they have been answered; answers in order, and the seconds it took."""
     answers: list[Streamed | None] = [None] * len(bodies)
     left = iter(range(len(bodies)))

@@ -23,12 +23,13 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.serve_client import Server, Streamed, ask, client_of, load, serving
+from benchmarks.serve_client import Client, Server, Streamed, ask, client_of, load, serving
 from foreword.bench.workloads import stratified
 from foreword.cli.prompt_file import read_prompts
 
 CLIENTS = (1, 4, 8, 16)
 MIB = 1 << 20
+LEFT = ("num_running", "num_waiting")  # of the status: requests that have not ended
 
 
 def questions(args: argparse.Namespace) -> list[str]:
@@ -86,29 +87,30 @@ async def one_client(args: argparse.Namespace) -> dict[str, Any]:
 
 
 async def drafted(args: argparse.Namespace) -> dict[str, Any]:
-    asked = questions(args)
     found: dict[str, Any] = {}
     with serving("--drafter", "auto", *args.serve) as auto, serving("--drafter", "none", *args.serve) as none:
-        arms = {"auto": auto, "none": none}
-        for num_clients in args.clients or CLIENTS:
-            rates: dict[str, list[float]] = {name: [] for name in arms}
-            texts: dict[str, list[str]] = {}
-            for turn in range(args.rounds + 1):  # round 0 warms up
-                for name, server in arms.items():
-                    bodies = [
-                        chat(f"{question}{' ' * turn}", args) for question in asked
-                    ]  # else the prefix cache has it
-                    async with client_of(server) as client:
-                        answers, seconds = await load(client, bodies, num_clients)
-                    texts[name] = [answer.text for answer in answers]
-                    if turn:
-                        rates[name].append(per_second(answers, seconds))
-                assert texts["auto"] == texts["none"], "drafting changed a word"
-            medians = {name: statistics.median(values) for name, values in rates.items()}
-            ratios = [a / b for a, b in zip(rates["auto"], rates["none"], strict=True)]
-            found[str(num_clients)] = {**medians, "ratio": statistics.median(ratios), "ratios": ratios}
-            print(f"{num_clients:3} clients: {found[str(num_clients)]}", flush=True)
+        async with client_of(auto) as drafts, client_of(none) as plain:
+            for num_clients in args.clients or CLIENTS:
+                found[str(num_clients)] = await compared(drafts, plain, num_clients, args)
+                print(f"{num_clients:3} clients: {found[str(num_clients)]}", flush=True)
     return found
+
+
+async def compared(drafts: Client, plain: Client, num_clients: int, args: argparse.Namespace) -> dict[str, Any]:
+    """Turn about: twice as many requests as clients to one, the same to the other. The first turn warms up."""
+    asked, size = questions(args), max(4, 2 * num_clients)
+    texts = [f"{question}{' ' * turn}" for turn in range(args.rounds) for question in asked]  # none comes twice
+    groups = [texts[:size], *(texts[start : start + size] for start in range(0, len(texts), size))]
+    rates: list[tuple[float, float]] = []
+    for place, group in enumerate(groups):
+        bodies, order = [chat(text, args) for text in group], (drafts, plain) if place % 2 else (plain, drafts)
+        told = {client: await load(client, bodies, num_clients) for client in order}
+        answers = {client: [answer.text for answer in answers] for client, (answers, _) in told.items()}
+        assert answers[drafts] == answers[plain], "drafting changed a word"
+        rates += [(per_second(*told[drafts]), per_second(*told[plain]))] if place else []
+    auto, none = (statistics.median(values) for values in zip(*rates, strict=True))
+    ratios = sorted(a / b for a, b in rates)
+    return {"auto": auto, "none": none, "ratio": statistics.median(ratios), "lowest": ratios[0], "highest": ratios[-1]}
 
 
 async def prefix(args: argparse.Namespace) -> dict[str, Any]:
