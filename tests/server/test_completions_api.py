@@ -90,7 +90,8 @@ def test_echo_brings_the_prompt_and_its_log_probabilities():
 )  # fmt: skip
 def test_what_cannot_be_done_is_refused(body):
     response = post(toy_app(), "/v1/completions", **body)
-    assert response.status_code == 400 and response.json()["error"]["message"], response.text
+    assert response.status_code == 400, response.text
+    assert response.json()["error"]["message"]
 
 
 def test_models_are_listed_and_looked_up():

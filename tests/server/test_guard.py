@@ -165,7 +165,8 @@ def test_what_is_no_json_object_is_refused(content):
             )
 
     response = asyncio.run(run())
-    assert response.status_code == 400 and response.json()["error"]["message"], response.text
+    assert response.status_code == 400, response.text
+    assert response.json()["error"]["message"]
 
 
 def test_an_open_address_needs_a_key_or_a_word():

@@ -46,6 +46,7 @@ def write_tool_model(folder: Path, template: str, context_len: int = 2048) -> Pa
     return folder
 
 
-def load_tool_model(folder: Path, template: str) -> LoadedModel:
+def load_tool_model(folder: Path, template: str, context_len: int = 2048) -> LoadedModel:
     """The same, loaded."""
-    return load_model(write_tool_model(folder, template), runtime="torch", dtype="float32", device="cpu", threads=1)
+    path = write_tool_model(folder, template, context_len)
+    return load_model(path, runtime="torch", dtype="float32", device="cpu", threads=1)

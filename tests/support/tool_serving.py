@@ -27,13 +27,15 @@ NOW = {"type": "function", "function": {"name": "now"}}
 
 
 class ScriptedLLM(AsyncLLM):
-    """A model that says `script` where there is one and nothing else holds its answer."""
+    """A model that says the texts of `script` one after the other, the last one for ever, where nothing else holds it."""
 
-    script: str | None = None
+    script: tuple[str, ...] = ()
+    overrides_grammars = False  # also where something does
 
     def _prepare(self, prompts, params=None, *args, **kwargs):
-        if self.script is not None and isinstance(params, SamplingParams) and params.grammar is None:
-            params = replace(params, grammar=self._grammar_of(self.script))
+        if self.script and isinstance(params, SamplingParams) and (self.overrides_grammars or params.grammar is None):
+            params = replace(params, grammar=self._grammar_of(self.script[0]))
+            self.script = self.script[1:] or self.script
         return super()._prepare(prompts, params, *args, **kwargs)
 
     def _grammar_of(self, text: str) -> Grammar:
@@ -58,19 +60,19 @@ class ToolServer:
     llm: ScriptedLLM
 
     @contextlib.contextmanager
-    def saying(self, text: str) -> Iterator[None]:
-        """Answers are this text, where nothing else holds them."""
-        self.llm.script = text
+    def saying(self, *texts: str) -> Iterator[None]:
+        """The next answers are these texts, where nothing else holds them."""
+        self.llm.script = texts
         try:
             yield
         finally:
-            self.llm.script = None
+            self.llm.script = ()
 
 
 @contextlib.contextmanager
-def tool_server(folder: Path, template: str = "hermes", **settings) -> Iterator[ToolServer]:
+def tool_server(folder: Path, template: str = "hermes", context_len: int = 2048, **settings) -> Iterator[ToolServer]:
     """The server of a tiny model, in a thread."""
-    llm = ScriptedLLM(load_tool_model(folder, template), "ngram", batch_size=8)
+    llm = ScriptedLLM(load_tool_model(folder, template, context_len), "ngram", batch_size=8)
     app = create_app(llm, ServerSettings(model_name="tiny", **settings))
     server = uvicorn.Server(uvicorn.Config(app, port=0, log_config=None, access_log=False, timeout_graceful_shutdown=5))
     thread = threading.Thread(target=server.run)

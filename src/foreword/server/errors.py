@@ -68,6 +68,10 @@ class ApiError(Exception):
         return JSONResponse(self.body, self.status, headers)
 
 
+class ClientGone(Exception):
+    """Nobody waits for the answer any more."""
+
+
 def invalid(message: str, param: str | None = None, code: str | None = None) -> ApiError:
     """A request that asks for what cannot be done."""
     return ApiError(400, message, param=param, code=code)
@@ -109,7 +113,7 @@ def add_handlers(app: FastAPI) -> None:
 
     app.add_exception_handler(RequestValidationError, body)
     app.add_exception_handler(HTTPException, http)
-    for kind in (ApiError, ForewordError, Exception):
+    for kind in (ApiError, ForewordError):
         app.add_exception_handler(kind, known)
 
 

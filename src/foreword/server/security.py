@@ -6,8 +6,9 @@ from urllib.parse import SplitResult, urlsplit
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from foreword.server.errors import ApiError
+from foreword.server.errors import ApiError, ClientGone, as_api_error
 from foreword.server.settings import ServerSettings
+from foreword.server.strict_json import check_json
 
 _OPEN_PATHS = frozenset({"/", "/health"})  # the page itself says nothing of the model; a probe has no key
 
@@ -39,11 +40,31 @@ class Guard:
             self._check_key(scope["path"], headers)
             _check_kind(scope["method"], headers)
             body = await self._body(headers, receive)
+            if body:
+                check_json(body)
         except ApiError as error:
             await error.response()(scope, receive, send)
             return
         if body is not None:
-            await self._app(scope, _replayed(body, receive), send)
+            await self._answer(scope, _replayed(body, receive), send)
+
+    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass it on. What fails unforeseen is a 500 on a connection that stays, unless the answer had begun."""
+        has_begun = False
+
+        async def watched(message: Message) -> None:
+            nonlocal has_begun
+            has_begun = True
+            await send(message)
+
+        try:
+            await self._app(scope, receive, watched)
+        except ClientGone:
+            return
+        except Exception as error:
+            if has_begun:
+                raise
+            await as_api_error(error).response()(scope, receive, send)
 
     def _check_place(self, headers: dict[str, str]) -> None:
         host = _host_of(headers.get("host", ""))

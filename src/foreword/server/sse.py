@@ -9,16 +9,12 @@ from typing import Any, TypeVar
 from fastapi import Request
 from fastapi.responses import StreamingResponse
 
-from foreword.server.errors import as_api_error
+from foreword.server.errors import ClientGone, as_api_error
 
 T = TypeVar("T")
 
 DONE = "data: [DONE]\n\n"
 _HEADERS = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}  # a proxy that collects first would undo streaming
-
-
-class ClientGone(Exception):
-    """Nobody waits for the answer any more."""
 
 
 def event(data: Any, name: str | None = None) -> str:

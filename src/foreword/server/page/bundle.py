@@ -39,7 +39,7 @@ def page() -> Page:
 
 
 def _read(name: str) -> str:
-    return (files(__package__) / name).read_text(encoding="utf-8")
+    return (files(__package__ or "") / name).read_text(encoding="utf-8")
 
 
 def _policy(script: str, style: str) -> str:

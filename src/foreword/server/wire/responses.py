@@ -63,7 +63,7 @@ class ResponsesRequest(SamplingFields):
     parallel_tool_calls: bool | None = None
     top_logprobs: int | None = None
     include: list[str] | None = None
-    metadata: dict[str, Any] | None = None
+    metadata: dict[str, str] | None = None
     truncation: str | None = None
     reasoning: Any = None
     safety_identifier: Any = None
