@@ -147,7 +147,7 @@ def test_screen_readers_hear_the_beginning_and_the_end_and_not_each_token(browse
     tab.page.fill("#prompt", "Hello")
     tab.page.keyboard.press("Enter")
     tab.page.wait_for_selector(".assistant pre")
-    tab.page.wait_for_function("heard.some((text) => text.startsWith('Answer complete'))")
+    tab.page.wait_for_selector("#said:has-text('Answer complete')", state="attached")
     heard = tab.page.evaluate("heard")
     assert heard[0] == "The answer begins."
     assert len(heard) == 2

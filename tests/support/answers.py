@@ -41,7 +41,12 @@ def chunks(tokens: Sequence[tuple[str, str | None]] = TOKENS, finish: str = "sto
             "drafted_at_depth": [4, 2], "accepted_at_depth": [3, 1], "saved_s": 0.25,
         }  # fmt: skip
         is_last = number == len(tokens)
-        choice = {"index": 0, "delta": {"content": text}, "finish_reason": finish if is_last else None}
+        choice = {
+            "token_ids": [number],
+            "index": 0,
+            "delta": {"content": text},
+            "finish_reason": finish if is_last else None,
+        }
         made.append({"choices": [choice | {"speculation": speculation}]})
     return made
 

@@ -204,8 +204,7 @@ class EngineLoop:
         submission = self._live.get(request_id)
         if submission is None:
             return
-        (prompt,) = [prompt for prompt in submission.prompts if prompt.request_id == request_id]
-        self._end_early(submission, "abort", prompt)
+        self._end_early(submission, "abort", submission.prompt_of(request_id))
 
     def _end_late(self) -> None:
         while self._deadlines and self._deadlines[0][0] <= time.perf_counter():

@@ -10,12 +10,13 @@ import math
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Sequence
 from queue import Empty, SimpleQueue
 
 from foreword.engine.input_processor import PreparedPrompt
 from foreword.engine.request import Request
-from foreword.engine.result import FinishReason, Piece, Result, TokenLogprob
+from foreword.engine.result import FinishReason, Piece, RequestId, Result, TokenLogprob
 from foreword.engine.result_of import result_of
 from foreword.engine.stats import RequestStats
 from foreword.errors import ConfigError
@@ -109,32 +110,38 @@ class Submission:
         timeout_s: float | None = None,
     ) -> None:
         self.prompts, self.post, self.streams, self.is_blocking = tuple(prompts), post, streams, is_blocking
+        self._by_id = {prompt.request_id: prompt for prompt in self.prompts}
         self.num_requests = sum(prompt.params.n for prompt in self.prompts)
         self.num_left = {prompt: prompt.params.n for prompt in self.prompts}  # answers that have not ended
         self.arrived_s = time.perf_counter()
         self.deadline_s = None if timeout_s is None else self.arrived_s + timeout_s
         self.num_made = 0
         self.is_submitted = False  # the loop knows of it
-        self._unmade: Iterator[tuple[int, PreparedPrompt, int]] = self._places()
-
-    def _places(self) -> Iterator[tuple[int, PreparedPrompt, int]]:
+        self._unmade: dict[PreparedPrompt, deque[tuple[int, int]]] = {}  # place and number of the answers to make
         place = 0
         for prompt in self.prompts:
-            for sample in range(prompt.params.n):
-                yield place, prompt, sample
-                place += 1
+            self._unmade[prompt] = deque((place + sample, sample) for sample in range(prompt.params.n))
+            place += prompt.params.n
+
+    def prompt_of(self, request_id: RequestId) -> PreparedPrompt:
+        """The prompt that a caller knows by this id."""
+        return self._by_id[request_id]
 
     def next_answer(self) -> Answer | None:
         """The next request that has not been made yet; None where all have."""
-        following = next(self._unmade, None)
-        return None if following is None else self._make(*following)
+        prompt = next(iter(self._unmade), None)
+        if prompt is None:
+            return None
+        place, sample = self._unmade[prompt].popleft()
+        if not self._unmade[prompt]:
+            del self._unmade[prompt]
+        return self._make(place, prompt, sample)
 
     def end_unmade(self, reason: FinishReason, prompt: PreparedPrompt | None = None) -> list[Answer]:
         """The answers that have not begun, of one prompt or of all: ended before they began."""
-        left = list(self._unmade)
-        wanted = [made for made in left if prompt in (None, made[1])]
-        self._unmade = iter([made for made in left if prompt not in (None, made[1])])
-        answers = [self._make(*made) for made in wanted]
+        ended = list(self._unmade) if prompt is None else [prompt]
+        places = [(one, *made) for one in ended for made in self._unmade.pop(one, ())]
+        answers = [self._make(place, one, sample) for one, place, sample in places]
         for answer in answers:
             answer.request.finish_reason = reason
         return answers

@@ -5,7 +5,7 @@ import { streamChat } from "./api.js";
 export class Answer {
   constructor() {
     this.text = "";
-    this.tokens = []; // {text, drafter}; drafter null where the token was not drafted
+    this.tokens = []; // {text, drafter, id}; drafter null where the token was not drafted
     this.counts = null; // of the drafts so far, as the server counts them
     this.usage = null;
     this.finishReason = null;
@@ -17,7 +17,7 @@ export class Answer {
   // Ask, and call `changed` for each chunk. Errors are thrown; what came before them stays.
   async read(body, signal, changed) {
     try {
-      for await (const chunk of streamChat({ ...body, include_speculation: true }, signal)) {
+      for await (const chunk of streamChat({ ...body, include_speculation: true, return_token_ids: true }, signal)) {
         this.take(chunk);
         changed();
       }
@@ -33,7 +33,7 @@ export class Answer {
     this.text += choice.delta?.content ?? "";
     this.finishReason = choice.finish_reason ?? this.finishReason;
     const { tokens, ...counts } = choice.speculation ?? {};
-    if (tokens) this.tokens.push(...tokens);
+    tokens?.forEach((token, k) => this.tokens.push({ ...token, id: choice.token_ids?.[k] }));
     if (choice.speculation) this.counts = { ...this.counts, ...counts };
     if (tokens?.length) this.times.push({ ms: performance.now() - this.startedAt, tokens: this.tokens.length });
   }

@@ -10,12 +10,15 @@ import { isDrafting, openSettings, samplingOptions, systemPrompt } from "./setti
 import { keep, kept } from "./storage.js";
 
 const STORE = "foreword.chat";
+const CUT = "The answer was cut: it reached the most tokens (see Settings), the model's context, or the server's time limit.";
+const LEFT = "Stopped when the page was left.";
 
 let messages = [];
 let views = new Map(); // message -> its view
 let running = null; // {controller, answer, message}
 let isColoured = false;
 let modelName = "";
+let isLeaving = false; // then a connection that ends is no fault of the server
 
 export const isAnswering = () => running !== null;
 export const lastPrompt = () => messages.findLast((message) => message.role === "user")?.content ?? "";
@@ -128,8 +131,7 @@ async function ask() {
   const body = { model: modelName, messages: asked, ...samplingOptions(), speculative: { enabled: isDrafting() } };
   try {
     await run.answer.read(body, run.controller.signal, changed);
-    if (run.answer.finishReason === "length") message.note = "The answer was cut at the most tokens allowed (Settings).";
-    if (run.answer.finishReason === "timeout") message.note = "The server's time limit ended the answer.";
+    if (run.answer.finishReason === "length") message.note = CUT;
   } catch (error) {
     explain(error, message);
   }
@@ -142,6 +144,10 @@ function explain(error, message) {
     return;
   }
   if (!(error instanceof ApiError)) throw error;
+  if (isLeaving) {
+    message.note = LEFT;
+    return;
+  }
   message.error = error.message + (error.retryAfter ? ` Try again in ${error.retryAfter} s.` : "");
   if (error.status === 401) openSettings("set-key");
 }
@@ -217,11 +223,16 @@ function keepMessages() {
   keep("sessionStorage", STORE, messages);
 }
 
+window.addEventListener("beforeunload", () => {
+  isLeaving = true;
+  setTimeout(() => (isLeaving = false), 1000); // it was a link to a mail program
+});
+
 // A reload in the middle of an answer keeps what had come.
 window.addEventListener("pagehide", () => {
   if (running) {
     take(running.message, running.answer);
-    running.message.note = "Stopped when the page was left.";
+    running.message.note = LEFT;
   }
   keepMessages();
 });

@@ -164,7 +164,7 @@ function judge(atOnce, others) {
 // The first token that differs; -1 where all are equal.
 export function firstDifference(a, b) {
   for (let k = 0; k < Math.max(a.length, b.length); k += 1) {
-    if (a[k]?.text !== b[k]?.text || a[k]?.token_id !== b[k]?.token_id) return k;
+    if (a[k]?.id !== b[k]?.id || a[k]?.text !== b[k]?.text) return k;
   }
   return -1;
 }
