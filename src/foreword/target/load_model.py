@@ -14,7 +14,7 @@ from foreword.checkpoint.cache import cache_folder
 from foreword.checkpoint.opened import Checkpoint, open_checkpoint
 from foreword.checkpoint.pairing import Pairing, Vocabulary, pair
 from foreword.checkpoint.paths import is_there, local_path
-from foreword.errors import ConfigError, UnsupportedArchitectureError
+from foreword.errors import ConfigError, UnsupportedArchitectureError, UnsupportedModelError
 from foreword.progress import Report, reporting, silent
 from foreword.runtime.base import Decoder, Runtime, WeightSource
 from foreword.runtime.select import NATIVE_DTYPES, RuntimeChoice, check_threads, choose_runtime, make_runtime
@@ -91,6 +91,12 @@ def load_model(
         choice = choose_runtime("torch", dtype, device)
         make_runtime(choice, threads)  # sets the threads, tries the device
         return through_transformers(model, choice, refusal)
+    if choice.name == "native" and not checkpoint.spec.is_plain:
+        if runtime == "native" or dtype in NATIVE_DTYPES or (kv_dtype, isa) != ("auto", "auto"):
+            raise UnsupportedModelError(
+                f"{checkpoint.source} has layers that the native runtime does not compute; use torch"
+            )
+        choice = choose_runtime("torch", dtype, device)
     return _load(checkpoint, choice, make_runtime(choice, threads, cache_folder(cache_dir)), show_progress)
 
 
