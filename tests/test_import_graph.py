@@ -33,7 +33,7 @@ ALLOWED = {
     "export": _MODELS | {"target"},
     "bench": _ENGINE | {"engine", "adapt"},
     "tune": _ENGINE | {"engine", "adapt", "bench"},
-    "server": _ENGINE | {"engine", "adapt"},
+    "server": _ENGINE | {"engine", "adapt", "foreword"},
     "cli": _ENGINE | {"engine", "adapt", "bench", "tune", "train", "export", "server", "foreword"},
     "__main__": {"cli"},
 }

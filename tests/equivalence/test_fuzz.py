@@ -4,14 +4,16 @@ Each number stands for prompts, options, drafter, verifier, policy, batch, prefi
 of asking (`support.fuzz`), each block of numbers for a shape of model (`support.model_shapes`).
 """
 
+import signal
 from dataclasses import replace
 
 import pytest
 
 from foreword.engine.llm import LLM
 from foreword.runtime.select import native_problem
+from foreword.sampling.drafting_params import DraftingParams
 from foreword.sampling.params import SamplingParams
-from tests.support import fuzz
+from tests.support import fuzz, fuzz_callers
 from tests.support.model_shapes import tiny_shape
 from tests.support.tiny_llm import write_tiny_llm
 from tests.support.tiny_models import FAMILIES
@@ -89,6 +91,20 @@ def test_a_difference_is_reported_with_the_command_that_repeats_it(files, models
     assert count.near_ties == []
     assert count.faults
     assert count.faults[0].startswith(f"python -m benchmarks.fuzz --first {number} --count 1 ")
+
+
+def test_an_interruption_reaches_a_process_that_was_started_with_the_signal_ignored(files, models):
+    """As a shell starts what runs in the background."""
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        llm = LLM(models["torch"], "ngram")
+        (result,) = fuzz_callers.ask(
+            "interrupted", llm, [[1, 2, 3]], [SamplingParams(max_tokens=5)], [DraftingParams()], 1
+        )
+        assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN, "left as it was"
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert result.token_ids
 
 
 def _draws(combo: fuzz.Combo) -> bool:

@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import gc
 import random
+import signal
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -173,16 +174,27 @@ def _threads(llm, prompts, params, drafting, rng) -> list[Result]:
 def _interrupted(llm, prompts, params, drafting, rng) -> list[Result]:
     """Ctrl-C at some moment of a call, and another call at once."""
     timer = threading.Timer(rng.uniform(0.0, 0.03), _thread.interrupt_main)
-    try:
-        timer.start()
-        llm.generate(list(prompts), LONG)
-        timer.join()
-        time.sleep(0.05)  # the signal is delivered here at the latest
-    except KeyboardInterrupt:
-        pass
-    else:
-        raise AssertionError("the interruption was swallowed")
+    with _ctrl_c_raises():
+        try:
+            timer.start()
+            llm.generate(list(prompts), LONG)
+            timer.join()
+            time.sleep(0.05)  # the signal is delivered here at the latest
+        except KeyboardInterrupt:
+            pass
+        else:
+            raise AssertionError("the interruption was swallowed")
     return _generate(llm, prompts, params, drafting, rng)
+
+
+@contextlib.contextmanager
+def _ctrl_c_raises() -> Iterator[None]:
+    """Ctrl-C as in a terminal: a shell starts what runs in the background with the signal ignored."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 @contextlib.contextmanager

@@ -15,6 +15,7 @@ from foreword.adapt.cost_model import PassCosts
 from foreword.adapt.history import HistoryController
 from foreword.adapt.selection import choose_nodes
 from foreword.adapt.timing import VERSION, WIDTHS, kept_costs, measure_costs
+from foreword.engine.stats import RequestStats
 from foreword.engine.step import StepRecord
 from foreword.engine.step_clock import StepTimes
 from foreword.sampling.drafting_params import DraftingParams
@@ -237,17 +238,22 @@ class FakeRequest(SimpleNamespace):
             is_prefilling=False,
             is_finished=False,
             drafting=DraftingParams(),
+            stats=RequestStats(),
         )
 
 
 def simulate(
-    acceptance, stated, *, draft_s=0.0, steps=600, seed=0, true_cost=None, noise=0.03, host_s=0.0, mood=lambda _: 1.0
-):
-    """Time with the controller over time without, for chains whose edges are accepted with `acceptance(step)`."""
+    acceptance, stated, *, draft_s=0.0, steps=600, seed=0, true_cost=None, noise=0.03, host_s=0.0, mood=lambda _: 1.0,
+    request=None,
+):  # fmt: skip
+    """Time without the controller over time with it, for chains whose edges are accepted with `acceptance(step)`.
+
+    `request`, where it is given, has ended afterwards, and is told the seconds without and with.
+    """
     rng = random.Random(seed)
     truth = true_cost or costs()
     controller = AdaptiveController(costs(), 8, "toy")
-    request = FakeRequest.make()
+    request = request or FakeRequest.make()
     spent = plain = 0.0
     drafted_steps = 0
     for step in range(steps):
@@ -275,7 +281,17 @@ def simulate(
             [accepted + 1], False,
         )  # fmt: skip
         controller.observe([request], record, StepTimes(draft_s=used_s, target_s=target_s, pack_s=beside_s))
+    controller.forget(request)
+    request.plain_s, request.spent_s = plain, spent
     return plain / spent, drafted_steps / steps
+
+
+@pytest.mark.parametrize("chance", [0.0, 0.9])
+def test_a_request_is_told_what_drafting_has_saved_it(chance):
+    request = FakeRequest.make()
+    simulate(lambda step: chance, 0.9, request=request)
+    saved_s = request.plain_s - request.spent_s
+    assert request.stats.saved_s == pytest.approx(saved_s, abs=0.03 * request.plain_s)
 
 
 @pytest.mark.parametrize("draft_s", [0.0, 0.5 * MS, 3 * MS])

@@ -12,6 +12,7 @@ import pytest
 
 from foreword.engine.async_llm import AsyncLLM
 from foreword.engine.fixed_policy import prefill_shares
+from foreword.engine.input_processor import PreparedPrompt
 from foreword.engine.llm import LLM
 from foreword.errors import ClosedError, ConfigError, ForewordError, QueueFullError
 from foreword.sampling.params import SamplingParams
@@ -510,6 +511,30 @@ def test_ids_that_are_made_are_none_that_a_caller_would_choose(decoder):
     assert [r.token_ids for r in llm.generate([[2], [3]], SHORT)] == [plain([2]), plain([3])]
     for stream in taken:
         stream.close()
+
+
+def test_aborting_each_of_many_prompts_looks_at_each_once(decoder, monkeypatch):
+    """Not at all of the call for each: counted by comparisons, not by the clock."""
+    num_prompts, looks = 300, 0
+
+    def counted(prompt, other):
+        nonlocal looks
+        looks += 1
+        return prompt is other
+
+    monkeypatch.setattr(PreparedPrompt, "__eq__", counted)
+    monkeypatch.setattr(PreparedPrompt, "__hash__", lambda prompt: id(prompt) >> 4)
+    llm = toy_llm(decoder, TOKENIZER, batch_size=1)
+    decoder.close_gate()
+    ids = [str(number) for number in range(num_prompts)]
+    call = in_thread(lambda: llm.generate([[1, 2]] * num_prompts, LONG, request_id=ids))
+    decoder.wait_for_pass()
+    for request_id in ids:
+        llm.abort(request_id)
+    decoder.open_gate()
+    results = ended(*call)
+    assert [result.finish_reason for result in results] == ["abort"] * num_prompts
+    assert looks < 4 * num_prompts
 
 
 def test_a_snapshot_counts_answers_of_no_token_and_what_an_abort_frees(decoder):

@@ -85,3 +85,28 @@ def test_a_process_forks_and_ends_cleanly_while_passes_run(files, runtime, threa
     """One process for both, since each has to load everything."""
     done = run((FORK if hasattr(os, "fork") else "") + END, files, runtime, threads)
     assert (done.returncode, done.stdout, done.stderr) == (0, "the end\n", "")
+
+
+def test_a_process_ends_cleanly_while_the_thread_of_a_forgotten_model_lets_go_of_it():
+    """Letting go of tensors gives up the interpreter again and again, so that it can end in the middle."""
+    program = """
+import weakref
+import torch
+from foreword.sampling.params import SamplingParams
+from tests.support.toy_decoder import ToyDecoder
+from tests.support.toy_llm import byte_tokenizer, toy_llm
+
+tokenizer = byte_tokenizer("hello")
+llm = toy_llm(ToyDecoder(vocab_size=tokenizer.vocab_size), tokenizer)
+llm.engine.many = [torch.zeros(3) for _ in range(100_000)]
+llm.generate([[1, 2, 3]], SamplingParams(max_tokens=2))
+gone = []
+loop = weakref.ref(llm._loop, gone.append)  # told before its parts are let go
+del llm
+while not gone:
+    pass
+print("the end")
+"""
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120, env=environment)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "the end\n", "")

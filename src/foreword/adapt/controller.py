@@ -175,6 +175,7 @@ class AdaptiveController:
         for request, emitted, taken_s in zip(requests, record.num_emitted, charged, strict=True):
             self.state(request).budget.add(emitted, plain_s, taken_s)
             self.overall.add(emitted, plain_s, taken_s)
+            request.stats.saved_s = self.state(request).budget.saved_s
         saved_s = [emitted * plain_s - taken_s for emitted, taken_s in zip(record.num_emitted, charged, strict=True)]
         self._count(requests, record, times.drafter_s, plain_s, saved_s)
 

@@ -91,7 +91,7 @@ class CascadeDrafter(BaseDrafter):
             asked = [requests[i] for i in open_indexes]
             shares = [self._share(requests[i], plans[i], turn) for i in open_indexes]
             for request, tree in zip(asked, drafter.propose(asked, shares), strict=True):
-                self._proposals[request.request_id][turn] = tree
+                self._proposals[request.request_id][turn] = tree.named(drafter.name)
             open_indexes = [i for i in open_indexes if not self._is_settled(requests[i], turn)]
         return [self._chosen(request) for request in requests]
 

@@ -19,10 +19,14 @@ class AnswerText:
         stream: decodes its tokens.
         stop: texts that end it; they are cut off.
         min_tokens: a stop string counts only where a later token than the `min_tokens`-th completes it.
+        silent_ids: the end tokens, which are no part of the text even where special tokens are shown.
     """
 
-    def __init__(self, stream: TextStream, stop: Sequence[str] = (), min_tokens: int = 0) -> None:
+    def __init__(
+        self, stream: TextStream, stop: Sequence[str] = (), min_tokens: int = 0, silent_ids: Sequence[int] = ()
+    ) -> None:
         self._stream, self._stop, self._min_tokens = stream, tuple(stop), min_tokens
+        self._silent_ids = frozenset(silent_ids)
         self._longest = max((len(s) for s in stop), default=0)
         self._certain = ""
         self._num_tokens = 0
@@ -34,7 +38,7 @@ class AnswerText:
     def push(self, token_id: int) -> bool:
         """Add a token; True if it completes a stop string, which ends the answer."""
         num_before = len(self._certain)
-        self._certain += self._stream.push([token_id])
+        self._certain += self._stream.push([] if token_id in self._silent_ids else [token_id])
         self._num_tokens += 1
         if self._num_tokens <= self._min_tokens:
             self._floor = len(self._certain)

@@ -7,6 +7,7 @@ from foreword.sampling.grammar_matcher import GrammarMatcher
 from foreword.tree.draft_tree import DraftTree
 
 MAX_FORCED = 16  # most nodes that are added to a tree
+SOURCE = "grammar"  # what is said to have proposed them
 
 
 def guided_tree(tree: DraftTree, grammar: GrammarMatcher, answer: Sequence[int], max_depth: int) -> DraftTree:
@@ -61,4 +62,5 @@ def _with_forced(tree: DraftTree, grammar: GrammarMatcher, answer: Sequence[int]
         parents=parents,
         accept_probs=None if probs is None else [*probs, *[1.0] * num_added],
         draft_probs=None,
+        sources=[*(tree.sources or [""] * tree.num_nodes), *[SOURCE] * num_added],
     )

@@ -37,8 +37,11 @@ class PreparedPrompt:
     def request(self, sample: int) -> Request:
         """The request for one answer."""
         text = None
-        if self.streams or self.params.stop:
-            text = AnswerText(self.model.tokenizer.stream(), self.params.stop, self.params.min_tokens)
+        params = self.params
+        if self.streams or params.stop or not params.skip_special_tokens:
+            stream = self.model.tokenizer.stream(params.skip_special_tokens)
+            ends = () if params.skip_special_tokens or params.ignore_eos else self.model.eos_token_ids
+            text = AnswerText(stream, params.stop, params.min_tokens, silent_ids=ends)
         return Request(
             self.token_ids,
             self.params,
@@ -87,7 +90,7 @@ class InputProcessor:
         self, prompt: Prompt, params: SamplingParams, drafting: DraftingParams, request_id: RequestId, *, streams: bool
     ) -> PreparedPrompt:
         token_ids, ready = self.encode(prompt), self._checked(params)
-        if streams or ready.stop:
+        if streams or ready.stop or not ready.skip_special_tokens:
             _ = self._checkpoint.tokenizer  # a model without one is told of here
         grammar = None if ready.grammar is None else self._matcher(ready.grammar)
         return PreparedPrompt(request_id, token_ids, ready, drafting, self._checkpoint, grammar, streams)
@@ -123,7 +126,7 @@ class InputProcessor:
 
     def _with_special_stops(self, params: SamplingParams) -> SamplingParams:
         """A stop string that is a special token stops at the token: the text of an answer leaves special tokens out."""
-        if not params.stop:
+        if not params.stop or not params.skip_special_tokens:
             return params
         ids = {text: self._checkpoint.tokenizer.special_id(text) for text in params.stop}
         special = [token for token in ids.values() if token is not None]

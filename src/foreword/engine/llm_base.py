@@ -16,6 +16,7 @@ from foreword.engine.prompts import Prompt
 from foreword.engine.result import RequestId
 from foreword.engine.setup import build, resolve
 from foreword.engine.snapshot import EngineSnapshot
+from foreword.errors import ForewordError
 from foreword.sampling.drafting_params import DraftingParams
 from foreword.sampling.params import SamplingParams
 from foreword.target.load_model import LoadedModel
@@ -44,7 +45,7 @@ class LLMBase:
             tokens are the same; turn it off to measure.
         kv_cache_bytes: most memory for keys and values, above which requests wait. None: three quarters of what is free
             once the model is loaded, of which an eighth of the free memory may hold those of finished requests.
-        runtime, dtype, device, kv_dtype, threads, cache_dir, show_progress: see `load_model`.
+        runtime, dtype, device, kv_dtype, isa, threads, cache_dir, show_progress: see `load_model`.
 
     Raises:
         ConfigError: an argument is wrong; before anything is loaded.
@@ -69,6 +70,7 @@ class LLMBase:
         dtype: str = "auto",
         device: str = "auto",
         kv_dtype: str = "auto",
+        isa: str = "auto",
         threads: int | None = None,
         cache_dir: str | Path | None = None,
         show_progress: bool = False,
@@ -90,6 +92,7 @@ class LLMBase:
                 "dtype": dtype,
                 "device": device,
                 "kv_dtype": kv_dtype,
+                "isa": isa,
                 "threads": threads,
                 "cache_dir": cache_dir,
                 "show_progress": show_progress,
@@ -139,6 +142,11 @@ class LLMBase:
         May be called from any thread, and never waits. An id that is not in use is ignored.
         """
         self._loop.abort(request_id)
+
+    @property
+    def refusal(self) -> ForewordError | None:
+        """Why no more requests are taken: it was closed, or its engine has ended; None while they are."""
+        return self._loop.refusal
 
     def snapshot(self) -> EngineSnapshot:
         """Counters and histograms since the model was loaded: plain data. May be called from any thread."""

@@ -10,7 +10,6 @@ A note is one `SimpleQueue.put`, which may happen anywhere: also in a finalizer 
 middle of a pass, in this thread or another. It takes no lock that interrupted code could hold, and changes nothing.
 """
 
-import atexit
 import heapq
 import itertools
 import logging
@@ -27,6 +26,7 @@ from typing import TypeVar
 
 import torch
 
+from foreword.engine import process_life
 from foreword.engine.engine import Engine
 from foreword.engine.input_processor import PreparedPrompt
 from foreword.engine.result import FinishReason, RequestId
@@ -38,7 +38,6 @@ logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 _numbers = itertools.count()
-_loops: "weakref.WeakSet[EngineLoop]" = weakref.WeakSet()  # for the end of the process, and for its children
 
 
 class EngineLoop:
@@ -54,7 +53,7 @@ class EngineLoop:
         self._num_submitted = 0  # requests
         self._reset()
         self._refusal: ForewordError | None = None  # why nothing more is taken
-        _loops.add(self)
+        process_life.watch(self)
 
     def _reset(self) -> None:
         self._notes: SimpleQueue[Callable[[], object]] = SimpleQueue()
@@ -100,11 +99,10 @@ class EngineLoop:
             raise QueueFullError(len(self._queued), self.max_queue)
 
     def _start(self) -> None:
-        _close_at_exit()
-        run = partial(
-            self._run, torch.get_num_threads()
-        )  # a new thread of torch does not know what was set in this one
+        # A new thread of torch does not know what was set in this one.
+        run = partial(self._run, torch.get_num_threads())
         thread = self._thread = threading.Thread(target=run, name="foreword-engine", daemon=True)
+        process_life.begins(thread)
         try:
             thread.start()
         except BaseException:
@@ -144,6 +142,11 @@ class EngineLoop:
     def end(self) -> None:
         """Leave a note to end the thread: nobody can ask any more."""
         self._notes.put(partial(self._end, "now"))
+
+    @property
+    def refusal(self) -> ForewordError | None:
+        """Why no more calls are taken; None while they are."""
+        return self._refusal
 
     def close(self, drain: bool = False) -> None:
         """Take no more calls; end the running ones with `ClosedError`, or let them finish; wait for the thread."""
@@ -201,8 +204,7 @@ class EngineLoop:
         submission = self._live.get(request_id)
         if submission is None:
             return
-        (prompt,) = [prompt for prompt in submission.prompts if prompt.request_id == request_id]
-        self._end_early(submission, "abort", prompt)
+        self._end_early(submission, "abort", submission.prompt_of(request_id))
 
     def _end_late(self) -> None:
         while self._deadlines and self._deadlines[0][0] <= time.perf_counter():
@@ -320,7 +322,7 @@ class EngineLoop:
 
     # --- the process
 
-    def _after_fork(self) -> None:
+    def after_fork(self) -> None:
         """In the child, where the thread does not exist: a new one takes over, unless the old one was at work."""
         was_at_work = self._thread is not None and not self._is_asleep
         left = dict.fromkeys([answer.submission for answer in self._open] + list(self._backlog))
@@ -333,26 +335,3 @@ class EngineLoop:
         for submission in left:
             if submission.is_blocking and self._refusal is not None:
                 submission.post(self._refusal)
-
-
-def _close_all() -> None:
-    for loop in list(_loops):
-        loop.close()
-
-
-def _after_fork() -> None:
-    for loop in list(_loops):
-        loop._after_fork()
-
-
-def _close_at_exit() -> None:
-    """Close when the program ends: after the threads that it waits for, and before anything that passes need ends too.
-
-    What was registered last comes first, and the kernels, imported with the first model, register something themselves.
-    """
-    atexit.unregister(_close_all)
-    atexit.register(_close_all)
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)

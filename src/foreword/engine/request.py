@@ -73,6 +73,7 @@ class Request:
         self.text, self.grammar = text, grammar
         processor = make_logits_processor(self.params, self.stop_ids, grammar)
         self.sampler = Sampler(self.params.warp, self.params.seed, sample_index, processor)
+        self.drafted_by: list[str | None] = []  # what proposed each token of the answer; None: it was not drafted
         self.logprobs: list[TokenLogprob] = []
         self.prompt_logprobs: list[TokenLogprob | None] = [None]
         self.slot = -1

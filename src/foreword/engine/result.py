@@ -1,6 +1,6 @@
 """The types that generation returns."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from foreword.engine.stats import RequestStats
@@ -33,6 +33,8 @@ class Result:
     logprobs: list[TokenLogprob] | None = None  # one for each of token_ids
     prompt_logprobs: list[TokenLogprob | None] | None = None  # one for each of the prompt's; the first has none
     request_id: RequestId = ""  # of the prompt: the caller's, or one that was made
+    # For each of token_ids the drafter that proposed it, or "grammar"; None where it was not drafted.
+    drafted_by: list[str | None] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -44,3 +46,6 @@ class Piece:
     result: Result | None = None  # with the last piece
     sample_index: int = 0
     request_id: RequestId = ""
+    drafted_by: list[str | None] = field(default_factory=list)  # for each of token_ids, as in the result
+    stats: RequestStats = field(default_factory=RequestStats)  # of the answer so far
+    logprobs: list[TokenLogprob] | None = None  # for each of token_ids, where they were asked for

@@ -28,4 +28,5 @@ def result_of(request: Request, model: ModelSource) -> Result:
         logprobs=None if params.logprobs is None else request.logprobs,
         prompt_logprobs=None if params.prompt_logprobs is None else request.prompt_logprobs,
         request_id=request.public_id,
+        drafted_by=request.drafted_by,
     )

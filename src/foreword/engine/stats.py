@@ -1,6 +1,7 @@
 """Costs and gains of a request."""
 
-from dataclasses import dataclass, field
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
 
 from foreword.engine.step_clock import StepTimes
 
@@ -20,6 +21,9 @@ class RequestStats:
     accepted_tokens: int = 0  # proposed tokens that were kept, without the extra token of a step
     drafted_at_depth: list[int] = field(default_factory=list)  # steps that drafted at least this deep; [0] is depth 1
     accepted_at_depth: list[int] = field(default_factory=list)  # of them, steps that accepted a node of this depth
+    drafted_tokens_by: dict[str, int] = field(default_factory=dict)  # by what proposed them: a drafter, or "grammar"
+    accepted_tokens_by: dict[str, int] = field(default_factory=dict)
+    saved_s: float | None = None  # estimated against plain decoding; None where the policy does not measure it
     prefill_s: float = 0.0  # from admission to the first token
     decode_s: float = 0.0  # from the first token to the last
 
@@ -50,6 +54,22 @@ class RequestStats:
             self.drafted_at_depth[depth] += 1
         for depth in range(num_accepted):
             self.accepted_at_depth[depth] += 1
+
+    def record_sources(self, drafted: Iterable[str], accepted: Iterable[str]) -> None:
+        """Count what proposed the tokens of a pass, and those that were kept."""
+        for counts, sources in ((self.drafted_tokens_by, drafted), (self.accepted_tokens_by, accepted)):
+            for source in sources:
+                counts[source] = counts.get(source, 0) + 1
+
+    def copy(self) -> "RequestStats":
+        """As it is now."""
+        return replace(
+            self,
+            drafted_at_depth=list(self.drafted_at_depth),
+            accepted_at_depth=list(self.accepted_at_depth),
+            drafted_tokens_by=dict(self.drafted_tokens_by),
+            accepted_tokens_by=dict(self.accepted_tokens_by),
+        )
 
 
 @dataclass

@@ -103,7 +103,7 @@ def speculative_step(requests: Sequence[Request], parts: StepParts, clock: StepC
     clock.stamp("verify")
 
     # 6. Commit: stop conditions cut what was emitted; the cache keeps the rows of the path alone.
-    num_emitted = commit(requests, trees, verdicts, target)
+    num_emitted = commit(requests, trees, verdicts, target, drafter.name)
     clock.stamp("commit")
 
     # 7. Observe: what the drafter needs for its next proposals.
@@ -119,9 +119,16 @@ def _drafter_sees(need: DraftNeed, plans: Sequence[Plan], was_prefilling: bool) 
 
 
 def commit(
-    requests: Sequence[Request], trees: Sequence[DraftTree], verdicts: Sequence[Verdict], target: Target
+    requests: Sequence[Request],
+    trees: Sequence[DraftTree],
+    verdicts: Sequence[Verdict],
+    target: Target,
+    drafter: str,
 ) -> list[int]:
-    """Add the emitted tokens up to a stop condition and keep the cache rows of all of them but the last."""
+    """Add the emitted tokens up to a stop condition and keep the cache rows of all of them but the last.
+
+    `drafter` is the name of what proposed nodes that do not say it themselves.
+    """
     num_emitted = []
     for request, tree, verdict in zip(requests, trees, verdicts, strict=True):
         draws_next = bool(request.new_ids) and tree.num_known == request.num_unread  # not the first token
@@ -129,11 +136,20 @@ def commit(
         num_rows = tree.num_known + max(kept - 1, 0)
         target.commit(request.slot, verdict.path[:num_rows])
         request.kv_len += num_rows
+        accepted = [_source(tree, node, drafter) for node in verdict.path[tree.num_known :][:kept]]
+        request.drafted_by += [*accepted, *[None] * (kept - len(accepted))]
         if draws_next:
             max_depth = max(tree.depths) - tree.num_known + 1
-            request.stats.record_step(tree.num_drafted, max_depth, min(kept, verdict.num_accepted))
+            request.stats.record_step(tree.num_drafted, max_depth, len(accepted))
+            if tree.num_drafted:
+                drafted = (_source(tree, node, drafter) for node in range(tree.num_known, tree.num_nodes))
+                request.stats.record_sources(drafted, accepted)
         num_emitted.append(kept)
     return num_emitted
+
+
+def _source(tree: DraftTree, node: int, drafter: str) -> str:
+    return (tree.sources[node] if tree.sources else "") or drafter
 
 
 def _ask(

@@ -10,13 +10,15 @@ import math
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Sequence
 from queue import Empty, SimpleQueue
 
 from foreword.engine.input_processor import PreparedPrompt
 from foreword.engine.request import Request
-from foreword.engine.result import FinishReason, Piece, Result
+from foreword.engine.result import FinishReason, Piece, RequestId, Result, TokenLogprob
 from foreword.engine.result_of import result_of
+from foreword.engine.stats import RequestStats
 from foreword.errors import ConfigError
 
 
@@ -30,6 +32,8 @@ class Answer:
         self.submission, self.place, self.prompt, self.request = submission, place, prompt, request
         self._lock = threading.Lock()  # held for a few lines; no finalizer of ours takes it
         self._text, self._token_ids = "", list[int]()
+        self._drafted_by, self._stats = list[str | None](), RequestStats()
+        self._logprobs = list[TokenLogprob]()
         self._num_seen = 0  # tokens that the loop has looked at
         self._is_told = False  # the reader has been told of what there is to take
         self._is_ended = False
@@ -44,10 +48,15 @@ class Answer:
         if is_ended:
             request.text.finish()  # nothing is held back any more
         token_ids, text = request.new_ids[self._num_seen :], request.text.show()
+        drafted_by, stats = request.drafted_by[self._num_seen :], request.stats.copy()
+        logprobs = request.logprobs[self._num_seen :]
         self._num_seen = num_new
         with self._lock:
             self._text += text
             self._token_ids += token_ids
+            self._drafted_by += drafted_by
+            self._logprobs += logprobs
+            self._stats = stats
             self._is_ended = is_ended
             is_news, self._is_told = not self._is_told, True
         return is_news
@@ -57,9 +66,22 @@ class Answer:
         with self._lock:
             text, self._text = self._text, ""
             token_ids, self._token_ids = self._token_ids, []
-            is_ended, self._is_told = self._is_ended, False
+            drafted_by, self._drafted_by = self._drafted_by, []
+            logprobs, self._logprobs = self._logprobs, []
+            is_ended, self._is_told, stats = self._is_ended, False, self._stats
         result = self.result() if is_ended else None
-        return Piece(text, token_ids, result, self.request.sampler.sample_index, self.prompt.request_id)
+        sample_index = self.request.sampler.sample_index
+        has_logprobs = self.prompt.params.logprobs is not None
+        return Piece(
+            text,
+            token_ids,
+            result,
+            sample_index,
+            self.prompt.request_id,
+            drafted_by,
+            stats,
+            logprobs=logprobs if has_logprobs else None,
+        )
 
     def result(self) -> Result:
         """What the caller gets once it has ended; raises the error that ended it before its time."""
@@ -88,32 +110,38 @@ class Submission:
         timeout_s: float | None = None,
     ) -> None:
         self.prompts, self.post, self.streams, self.is_blocking = tuple(prompts), post, streams, is_blocking
+        self._by_id = {prompt.request_id: prompt for prompt in self.prompts}
         self.num_requests = sum(prompt.params.n for prompt in self.prompts)
         self.num_left = {prompt: prompt.params.n for prompt in self.prompts}  # answers that have not ended
         self.arrived_s = time.perf_counter()
         self.deadline_s = None if timeout_s is None else self.arrived_s + timeout_s
         self.num_made = 0
         self.is_submitted = False  # the loop knows of it
-        self._unmade: Iterator[tuple[int, PreparedPrompt, int]] = self._places()
-
-    def _places(self) -> Iterator[tuple[int, PreparedPrompt, int]]:
+        self._unmade: dict[PreparedPrompt, deque[tuple[int, int]]] = {}  # place and number of the answers to make
         place = 0
         for prompt in self.prompts:
-            for sample in range(prompt.params.n):
-                yield place, prompt, sample
-                place += 1
+            self._unmade[prompt] = deque((place + sample, sample) for sample in range(prompt.params.n))
+            place += prompt.params.n
+
+    def prompt_of(self, request_id: RequestId) -> PreparedPrompt:
+        """The prompt that a caller knows by this id."""
+        return self._by_id[request_id]
 
     def next_answer(self) -> Answer | None:
         """The next request that has not been made yet; None where all have."""
-        following = next(self._unmade, None)
-        return None if following is None else self._make(*following)
+        prompt = next(iter(self._unmade), None)
+        if prompt is None:
+            return None
+        place, sample = self._unmade[prompt].popleft()
+        if not self._unmade[prompt]:
+            del self._unmade[prompt]
+        return self._make(place, prompt, sample)
 
     def end_unmade(self, reason: FinishReason, prompt: PreparedPrompt | None = None) -> list[Answer]:
         """The answers that have not begun, of one prompt or of all: ended before they began."""
-        left = list(self._unmade)
-        wanted = [made for made in left if prompt in (None, made[1])]
-        self._unmade = iter([made for made in left if prompt not in (None, made[1])])
-        answers = [self._make(*made) for made in wanted]
+        ended = list(self._unmade) if prompt is None else [prompt]
+        places = [(one, *made) for one in ended for made in self._unmade.pop(one, ())]
+        answers = [self._make(place, one, sample) for one, place, sample in places]
         for answer in answers:
             answer.request.finish_reason = reason
         return answers

@@ -1,4 +1,4 @@
-"""Grammars that constrain an answer: JSON schema, regular expression, choice. Plain data; `sampling.grammar_matcher` follows it."""
+"""Grammars that constrain an answer: JSON schema, regular expression, choice, Lark. Plain data; `sampling.grammar_matcher` follows it."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -11,9 +11,9 @@ from foreword.text_checks import check_unicode
 
 @dataclass(frozen=True)
 class Grammar:
-    """A constraint on an answer. Create one with `json_schema`, `regex` or `choice`."""
+    """A constraint on an answer. Create one with `json_schema`, `regex`, `choice` or `lark`."""
 
-    kind: Literal["json_schema", "regex", "choice"]
+    kind: Literal["json_schema", "regex", "choice", "lark"]
     source: str
 
     @classmethod
@@ -43,3 +43,11 @@ class Grammar:
         for text in texts:
             check_unicode("a choice of a grammar", text)
         return cls("choice", json.dumps(list(texts), ensure_ascii=False))
+
+    @classmethod
+    def lark(cls, text: str) -> "Grammar":
+        """Text that a context-free grammar derives, in the dialect of Lark that llguidance reads; `start` is its first rule."""
+        if not isinstance(text, str) or not text.strip():
+            raise ConfigError(f"the Lark text of a grammar is {text!r}; allowed: a text with the rule 'start'")
+        check_unicode("the Lark text of a grammar", text)
+        return cls("lark", text)

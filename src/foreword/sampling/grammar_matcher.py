@@ -1,4 +1,4 @@
-"""Grammars: JSON schema, regular expression, choice. The answer can be nothing else.
+"""Grammars: JSON schema, regular expression, choice, Lark. The answer can be nothing else.
 
 A matcher of `llguidance` tells which tokens may come next. It follows whatever path is asked about: what two paths
 share stays consumed, the rest is rolled back. So a tree's nodes are each masked by their own history, and a draft that
@@ -71,6 +71,8 @@ class GrammarCompiler:
             return self._matcher.grammar_from_json_schema(grammar.source)
         if grammar.kind == "regex":
             return self._matcher.grammar_from_regex(grammar.source)
+        if grammar.kind == "lark":
+            return self._matcher.grammar_from_lark(grammar.source)
         texts = (json.dumps(text, ensure_ascii=False) for text in json.loads(grammar.source))
         return self._matcher.grammar_from_lark("start: " + " | ".join(texts))
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from foreword.errors import ConfigError
-from foreword.validate import integer, listed, number, token_ids
+from foreword.validate import Bounds, integer, listed, number, token_ids
 
 if TYPE_CHECKING:
     from foreword.sampling.grammar import Grammar
@@ -73,6 +73,7 @@ class SamplingParams:
     logits_processors: tuple["LogitsProcessor | StatefulProcessor", ...] = ()
     logprobs: int | None = None  # log-probabilities of the answer's tokens, and of this many top tokens
     prompt_logprobs: int | None = None  # the same of the prompt's tokens
+    skip_special_tokens: bool = True  # False: the text shows them, but for the end token that ends the answer
 
     def __post_init__(self) -> None:
         self._check_drawing()
@@ -109,6 +110,7 @@ class SamplingParams:
                 f"min_tokens is {self.min_tokens}, more than max_tokens, {self.max_tokens}; swap or lower it"
             )
         self._set("stop_token_ids", token_ids("stop_token_ids", self.stop_token_ids))
+        Bounds(bool).checked("skip_special_tokens", self.skip_special_tokens)
         stop = listed("stop", self.stop, "texts")
         for text in stop:
             if not isinstance(text, str) or not text:
@@ -151,7 +153,9 @@ class SamplingParams:
             )  # torch comes with it: `foreword --help` must not wait for that
 
             if not isinstance(self.grammar, Grammar):
-                raise ConfigError(f"grammar is {self.grammar!r}; make one by Grammar.json_schema, .regex or .choice")
+                raise ConfigError(
+                    f"grammar is {self.grammar!r}; make one by Grammar.json_schema, .regex, .choice or .lark"
+                )
             if self.ignore_eos:
                 raise ConfigError("ignore_eos continues after the end token, but a grammar ends with it; leave one out")
 

@@ -32,6 +32,8 @@ class DraftTree:
     draft_probs: Any = None
     # False where a drawn node was dropped because of its own token or of one drawn beside or below it (reranking).
     shape_is_fixed: bool = True
+    # For each node the name of what proposed it, where several may have; "" and None: the drafter that was asked.
+    sources: Sequence[str] | None = None
 
     @classmethod
     def chain(cls, known: Sequence[int], drafted: Sequence[int] = ()) -> "DraftTree":
@@ -83,6 +85,12 @@ class DraftTree:
             node = self.parents[node]
         return path[::-1]
 
+    def named(self, source: str) -> "DraftTree":
+        """With a name for what proposed its nodes; those that have one keep it."""
+        if not self.num_drafted or self.sources is not None:
+            return self
+        return replace(self, sources=[source] * self.num_nodes)
+
     def pruned(self, max_depth: int) -> "DraftTree":
         """Without the drafted nodes deeper than `max_depth`; the same tree if there are none.
 
@@ -108,6 +116,7 @@ class DraftTree:
             None if probs is None else [probs[n] for n in keep],
             None if self.draft_probs is None else [self.draft_probs[n] for n in keep],
             self.shape_is_fixed and len(keep) == self.num_nodes,
+            None if self.sources is None else [self.sources[n] for n in keep],
         )
 
     def check(self, vocab_size: int | None = None) -> None:
@@ -127,7 +136,7 @@ class DraftTree:
                 assert parent >= self.num_known - 1, f"{node = } hangs off {parent = }, before the last committed node"
             assert (parent, token) not in seen, f"{node = }: {parent = } has two children {token}"
             seen.add((parent, token))
-        for name in ("accept_probs", "draft_probs"):
+        for name in ("accept_probs", "draft_probs", "sources"):
             values = getattr(self, name)
             assert values is None or len(values) == num_nodes, f"{name} has {len(values)} of {num_nodes} entries"
         if vocab_size is not None:

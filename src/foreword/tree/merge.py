@@ -29,6 +29,8 @@ def expected_accepted(tree: DraftTree) -> float:
 def merge(trees: Sequence[DraftTree]) -> DraftTree:
     """The union of proposals with the same committed tokens; a node's probability is the highest that any of them gives it.
 
+    Its source is the first that has it.
+
     Nodes that were drawn at random lose the distribution they came from: which of several proposals a node came from
     can depend on its token. They count as chosen, which every rule takes, if with fewer accepted tokens.
     """
@@ -38,6 +40,7 @@ def merge(trees: Sequence[DraftTree]) -> DraftTree:
     num_known = first.num_known
     token_ids, parents = list(first.token_ids[:num_known]), list(range(-1, num_known - 1))
     probs, children = [1.0] * num_known, [{} for _ in range(num_known)]
+    sources = [""] * num_known
     for tree in trees:
         assert list(tree.token_ids[: tree.num_known]) == token_ids[:num_known], "proposals for different texts"
         tree_probs = expected_probs(tree)
@@ -50,10 +53,11 @@ def merge(trees: Sequence[DraftTree]) -> DraftTree:
                 token_ids.append(token)
                 parents.append(parent)
                 probs.append(0.0)
+                sources.append(tree.sources[node] if tree.sources else "")
                 children.append({})
             probs[merged] = max(probs[merged], tree_probs[node])
             number.append(merged)
-    return DraftTree(token_ids, parents, num_known, probs)
+    return DraftTree(token_ids, parents, num_known, probs, sources=sources if any(sources) else None)
 
 
 def locate(own: DraftTree, within: DraftTree) -> list[int]:

@@ -1,0 +1,1 @@
+"""The server that speaks the OpenAI API, and its page."""
