@@ -92,12 +92,23 @@ def load_model(
         make_runtime(choice, threads)  # sets the threads, tries the device
         return through_transformers(model, choice, refusal)
     if choice.name == "native" and not checkpoint.spec.is_plain:
-        if runtime == "native" or dtype in NATIVE_DTYPES or (kv_dtype, isa) != ("auto", "auto"):
-            raise UnsupportedModelError(
-                f"{checkpoint.source} has layers that the native runtime does not compute; use torch"
-            )
-        choice = choose_runtime("torch", dtype, device)
+        is_asked = runtime == "native" or dtype in NATIVE_DTYPES or (kv_dtype, isa) != ("auto", "auto")
+        checkpoint, choice = _for_native(checkpoint, choice, dtype, device, is_asked)
     return _load(checkpoint, choice, make_runtime(choice, threads, cache_folder(cache_dir)), show_progress)
+
+
+def _for_native(
+    checkpoint: Checkpoint, choice: RuntimeChoice, dtype: str, device: str, is_asked: bool
+) -> tuple[Checkpoint, RuntimeChoice]:
+    """A model whose layers the native runtime does not compute: without its windows, where that is all; else on torch."""
+    narrow = checkpoint.spec.within_windows
+    if narrow.is_plain:
+        cut = f"{choice.reason}; its context is cut to its window of {narrow.context_len} tokens, --runtime torch has all of it"
+        return checkpoint.run_as(narrow), replace(choice, reason=cut)
+    what = f"{checkpoint.source} ({checkpoint.spec.family}) has layers that the native runtime does not compute"
+    if is_asked:
+        raise UnsupportedModelError(f"{what}; leave --dtype and --runtime native out, and torch runs it")
+    return checkpoint, replace(choose_runtime("torch", dtype, device), reason=what)
 
 
 def check_model_name(model: str | Path | None) -> None:
