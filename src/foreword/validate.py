@@ -145,3 +145,4 @@ def _as_flag(value: Any) -> bool | None:
 
 
 _READERS: dict[type, Callable[[Any], Any]] = {int: _as_integer, float: _as_number, str: _as_text, bool: _as_flag}
+KINDS = tuple(_READERS)  # types that `Bounds` knows

@@ -75,19 +75,20 @@ def test_sizes_that_the_configuration_leaves_out_follow_from_the_others(tmp_path
     assert open_checkpoint(folder, cache_dir=tmp_path).spec == spec
 
 
-def test_a_sliding_window_bounds_the_context(folder, tmp_path):
+def test_a_sliding_window_is_every_layers_own(folder, tmp_path):
     edit_config(folder, model_type="mistral", architectures=["MistralForCausalLM"], sliding_window=100)
     spec = open_checkpoint(folder, cache_dir=tmp_path).spec
-    assert (spec.family, spec.context_len) == ("llama", 100)
+    assert (spec.family, spec.context_len, [layer.window for layer in spec.layers]) == ("llama", 512, [100] * 3)
     edit_config(folder, sliding_window=None)
-    assert open_checkpoint(folder, cache_dir=tmp_path).spec.context_len == 512
+    assert open_checkpoint(folder, cache_dir=tmp_path).spec.layers == ()
 
 
 def test_a_window_of_qwen_counts_only_when_it_is_in_use(tmp_path):
     folder = write_folder(tmp_path / "m", TinyWeights(tiny_spec("qwen2")), sliding_window=100)
-    assert open_checkpoint(folder, cache_dir=tmp_path).spec.context_len == 512
-    edit_config(folder, use_sliding_window=True)
-    assert open_checkpoint(folder, cache_dir=tmp_path).spec.context_len == 100
+    assert open_checkpoint(folder, cache_dir=tmp_path).spec.layers == ()
+    edit_config(folder, use_sliding_window=True, max_window_layers=2)
+    spec = open_checkpoint(folder, cache_dir=tmp_path).spec
+    assert [layer.window for layer in spec.layers] == [None, None, 100]
 
 
 def test_all_end_tokens_count(folder, tmp_path):
@@ -111,13 +112,15 @@ def test_unused_tables_and_layers_beyond_the_last_are_passed_over(tmp_path):
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"model_type": "gpt_bigcode"}, r"'gpt_bigcode' .*supported: llama, mistral, qwen2, qwen3"),
+        ({"model_type": "gpt_bigcode"}, r"'gpt_bigcode' .*supported: llama, mistral, .*qwen2, qwen3"),
         ({"architectures": ["LlamaForSequenceClassification"]}, "LlamaForSequenceClassification"),
         ({"quantization_config": {"quant_method": "gptq"}}, "quantised by 'gptq'.*supported: .*GGUF"),
-        ({"rope_scaling": {"rope_type": "yarn", "factor": 4.0}}, "rope type 'yarn'.*default, linear, llama3"),
+        (
+            {"rope_scaling": {"rope_type": "dynamic", "factor": 4.0}},
+            "rope type 'dynamic'.*default, linear, llama3, yarn, longrope",
+        ),
         ({"rope_parameters": {"full_attention": {"rope_type": "default"}}}, "several rotary embeddings"),
-        ({"attention_bias": True}, "attention_bias = True"),
-        ({"mlp_bias": True}, "mlp_bias = True"),
+        ({"model_type": "qwen2", "mlp_bias": True}, "mlp_bias = True"),
         ({"hidden_act": "gelu"}, "hidden_act = 'gelu'.*supported: 'silu'"),
         ({"partial_rotary_factor": 0.5}, "partial_rotary_factor = 0.5"),
         ({"logits_scaling": 8.0}, "logits_scaling = 8.0"),

@@ -77,7 +77,7 @@ DAMAGE = {
         lambda f: edit_json(f / "config.json", partial_rotary_factor=0.5), UnsupportedModelError, "partial_rotary_factor",
     ),
     "a rope": (
-        lambda f: edit_json(f / "config.json", rope_scaling={"type": "yarn", "factor": 2}), UnsupportedModelError, "'yarn'",
+        lambda f: edit_json(f / "config.json", rope_scaling={"type": "dynamic", "factor": 2}), UnsupportedModelError, "'dynamic'",
     ),
     "a value": (lambda f: edit_json(f / "config.json", rms_norm_eps=-1), CheckpointError, "norm_eps is -1"),
     "an architecture that writes no text": (

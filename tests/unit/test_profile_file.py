@@ -26,6 +26,7 @@ def profile_for(model, **changes):
         runtime=model.choice.name,
         dtype=model.choice.dtype,
         kv_dtype=model.choice.kv_dtype,
+        isa=model.choice.isa or "",
         threads=1,
         drafter={"method": "suffix", "num_speculative_tokens": 5, "suffix_decoding_tree": False},
         policy="fixed",
@@ -85,7 +86,7 @@ def test_words_are_the_same_with_and_without(model, path):
 
 
 def test_load_options_fill_what_is_not_asked_for(model):
-    profile = profile_for(model, runtime="native", dtype="int4", kv_dtype="bfloat16", threads=2)
+    profile = profile_for(model, runtime="native", dtype="int4", kv_dtype="bfloat16", isa="", threads=2)
     free = {"runtime": "auto", "dtype": "auto", "kv_dtype": "auto", "threads": None}
     found = profile.load_options(free)
     assert found == {"runtime": "native", "dtype": "int4", "kv_dtype": "bfloat16", "threads": 2}
@@ -94,6 +95,10 @@ def test_load_options_fill_what_is_not_asked_for(model):
     assert profile.load_options(free | {"threads": 1})["threads"] == 1
     assert profile.load_options(free | {"device": "cuda"}) == free | {"device": "cuda", "threads": 2}
     assert replace(profile, machine="another").load_options(free) == free
+    forced = replace(profile, isa="avx2")
+    assert forced.load_options(free)["isa"] == "avx2"
+    assert forced.load_options(free | {"isa": "portable"})["isa"] == "portable"
+    assert "isa" not in forced.load_options({"dtype": "float32"})
 
 
 def test_another_model_is_refused(model, path):

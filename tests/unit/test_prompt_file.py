@@ -88,3 +88,10 @@ def test_files_that_are_none(tmp_path):
         read_prompts(tmp_path / "latin.jsonl")
     with pytest.raises(ConfigError, match="limit is 0; allowed: 1 or above"):
         read_prompts(write(tmp_path, {"prompt": "a"}), limit=0)
+
+
+def test_what_bench_writes_for_other_engines_can_be_read(tmp_path):
+    (line,) = read_prompts(write(tmp_path, {"id": "a", "category": "b", "ids": [1, 2], "text": "x"}))
+    assert (line.id, line.category, line.token_ids) == ("a", "b", (1, 2))
+    (line,) = read_prompts(write(tmp_path, {"prompt": "once", "ids": [1, 2]}))
+    assert line.prompt == "once", "beside a prompt other keys are ignored"

@@ -1,11 +1,13 @@
 """What users write, right and wrong: what means something is taken, the rest is one clear message."""
 
+import dataclasses
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from foreword.draft.draft_config import DraftConfig, draft_config, parse_draft_config
+from foreword.draft.drafter_options import DrafterOptions, option
 from foreword.engine.llm import LLM
 from foreword.engine.prompts import prompt_ids, split_prompts
 from foreword.errors import ConfigError
@@ -191,3 +193,18 @@ def test_a_number_of_the_wrong_kind_is_told_so():
         SamplingParams(max_tokens=3.0)
     with pytest.raises(ConfigError, match="temperature is .*, a Python int or float"):
         SamplingParams(temperature=np.float32(0.5))
+
+
+@pytest.mark.parametrize("method", ["ngram=", "eagle3=", "suffix,draft_model=", "auto="])
+def test_an_equals_sign_without_a_path_is_refused(method):
+    with pytest.raises(ConfigError, match="names no path"):
+        DraftConfig(method=method)
+
+
+def test_an_option_of_a_type_that_cannot_be_checked_is_named():
+    @dataclasses.dataclass(frozen=True, kw_only=True)
+    class Options(DrafterOptions):
+        words: list = option(None, "words")
+
+    with pytest.raises(ConfigError, match=r"option words is of type .*list.*; allowed: int, float, bool or str"):
+        Options()

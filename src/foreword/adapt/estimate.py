@@ -67,7 +67,9 @@ def speed_up(alpha: float, c: float, k: int, verify_cost: float = 1.0) -> float:
     `verify_cost` is T(k + 1) / T(1), what a pass over the draft costs in plain passes; the paper takes it as 1.
     """
     if not 0 <= c < math.inf or not 0 < verify_cost < math.inf:
-        raise ConfigError(f"c is {c:g} and the verify cost {verify_cost:g}; allowed: c >= 0 and a cost above 0")
+        raise ConfigError(
+            f"c is {c:g} and the verify cost {verify_cost:g}; allowed: finite numbers, c 0 or above and the cost above 0"
+        )
     return expected_tokens(alpha, k) / (verify_cost + k * c)
 
 

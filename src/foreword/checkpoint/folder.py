@@ -2,7 +2,7 @@
 
 import hashlib
 import logging
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from foreword.checkpoint.cache import sha256_of
 from foreword.checkpoint.drafter_kind import drafter_kind_of, stands_alone
-from foreword.checkpoint.hf_config import eos_ids, spec_from_config
+from foreword.checkpoint.file_tensors import FileTensors, row_order
+from foreword.checkpoint.hf_config import eos_ids, family_of, spec_from_config, text_half
 from foreword.checkpoint.inventory import check_inventory
 from foreword.checkpoint.json_file import read_json, read_json_if_any
 from foreword.checkpoint.name_map import HF_IGNORED, HF_NAMES
@@ -44,17 +45,26 @@ class FolderFiles:
         refuse_drafter(folder, config, self.source)
         spec = spec_from_config(config, self.source)
         tables = {"generation_config.json": read_json_if_any(folder / "generation_config.json"), "config.json": config}
+        if "text_config" in config and config.get("eos_token_id") is None:
+            tables["config.json"] = text_half(config, self.source)[0]
         self.eos_token_ids = eos_ids(tables, spec.vocab_size, self.source)
         self._files = open_shards(folder)
         self._where = {name: file for file in self._files for name in file.tensors}
-        self.spec = self._with_own_head(spec)
+        family = family_of(config, self.source)
+        names = names_in(self._where, {**HF_NAMES, **family.hf_names})
+        self.spec = self._with_own_head(spec, names)
         shapes = {name: file.tensors[name].shape for name, file in self._where.items()}
-        self._names = check_inventory(self.source, self.spec, HF_NAMES, shapes, HF_IGNORED)
+        places = check_inventory(self.source, self.spec, names, shapes, HF_IGNORED)
+        self._stored = sorted({name for place in places.values() for name in place.names})
+        self._tensors = FileTensors(
+            self.spec, places, self._rows, is_interleaved=family.interleaved_qk, norm_offset=family.hf_norm_offset
+        )
+        self.row_order = row_order(family, is_gguf=False)
         self.dtype_name = self._main_dtype()
 
-    def _with_own_head(self, spec: ModelSpec) -> ModelSpec:
+    def _with_own_head(self, spec: ModelSpec, names: Mapping[str, str]) -> ModelSpec:
         """A head that differs from the embedding is the model's own, whatever config.json says: transformers does so too."""
-        embedding, head = HF_NAMES["embed.weight"], HF_NAMES["head.weight"]
+        embedding, head = names["embed.weight"], names["head.weight"]
         if not spec.tied_head or not {embedding, head} <= self._where.keys() or self._holds_same(embedding, head):
             return spec
         logger.warning(
@@ -73,7 +83,7 @@ class FolderFiles:
     def _main_dtype(self) -> str:
         """Name of the dtype that most bytes have; refuses those that cannot be computed with."""
         sizes: dict[str, int] = {}
-        for name in self._names.values():
+        for name in self._stored:
             stored = self._where[name].tensors[name]
             if stored.dtype not in DTYPES:
                 raise CheckpointError(
@@ -86,7 +96,7 @@ class FolderFiles:
     @property
     def num_bytes(self) -> int:
         """Size of the parameters in the files."""
-        return sum(self._where[name].tensors[name].num_bytes for name in self._names.values())
+        return sum(self._where[name].tensors[name].num_bytes for name in self._stored)
 
     @property
     def fingerprint(self) -> str:
@@ -100,12 +110,14 @@ class FolderFiles:
 
     def has_tensor(self, name: str) -> bool:
         """Whether the model has the tensor of this canonical name."""
-        return name in self._names
+        return name in self._tensors
 
     def tensor(self, name: str) -> "Tensor":
-        """The tensor, memory-mapped, as stored. KeyError when the model has none of this name."""
-        stored_name = self._names[name]
-        return self._where[stored_name].tensor(stored_name)
+        """The tensor, memory-mapped where it is stored like this. KeyError when the model has none of this name."""
+        return self._tensors.tensor(name)
+
+    def _rows(self, stored_name: str, begin: int, end: int | None) -> "Tensor":
+        return self._where[stored_name].tensor(stored_name)[begin:end]
 
     def as_dtype(self, dtype: str, report: Report = silent) -> "FolderFiles":
         """The same tensors: float tensors need no conversion that a runtime's own cast does not do."""
@@ -116,6 +128,19 @@ class FolderFiles:
         from foreword.checkpoint.folder_tokenizer import tokenizer_from_folder
 
         return tokenizer_from_folder(self.path, self.source)
+
+
+# What the parts of a model that reads more than text call its language model: (layers and tables, head).
+_PREFIXES = (("model.", ""), ("model.language_model.", ""), ("language_model.model.", "language_model."))
+
+
+def names_in(stored: Container[str], names: Mapping[str, str]) -> dict[str, str]:
+    """The names with the prefixes that these files have."""
+    embedding = names["embed.weight"].removeprefix("model.")
+    body, head = next((pair for pair in _PREFIXES if pair[0] + embedding in stored), _PREFIXES[0])
+    return {
+        own: head + name if own == "head.weight" else body + name.removeprefix("model.") for own, name in names.items()
+    }
 
 
 def open_shards(folder: Path) -> list[SafetensorsFile]:

@@ -8,8 +8,18 @@ from typing import TYPE_CHECKING, Any
 
 from foreword.checkpoint.cache import sha256_of
 from foreword.checkpoint.families import FAMILIES
+from foreword.checkpoint.file_tensors import FileTensors, row_order
 from foreword.checkpoint.gguf_header import TENSOR_TYPES, GgufTensor, read_gguf_header
-from foreword.checkpoint.gguf_spec import ROPE_FREQS, architecture_of, spec_from_gguf, with_rope_freqs
+from foreword.checkpoint.gguf_spec import (
+    LONG_FACTORS,
+    ROPE_FREQS,
+    SHORT_FACTORS,
+    architecture_of,
+    options_of,
+    spec_from_gguf,
+    with_divisors,
+    with_rope_freqs,
+)
 from foreword.checkpoint.hf_config import usable_ends
 from foreword.checkpoint.inventory import check_inventory
 from foreword.checkpoint.name_map import GGUF_IGNORED, GGUF_NAMES
@@ -41,17 +51,23 @@ class GgufFile:
         header = read_gguf_header(path)
         self.metadata = header.metadata
         spec = spec_from_gguf(header, self.source)
+        if short := header.tensors.get(SHORT_FACTORS):
+            has_long = LONG_FACTORS in header.tensors
+            spec = with_divisors(spec, self._read_floats(short), options_of(header, self.source), has_long)
         freqs = header.tensors.get(ROPE_FREQS)
         self.spec = with_rope_freqs(spec, self._read_floats(freqs), self.source) if freqs else spec
         shapes = {name: tensor.shape for name, tensor in header.tensors.items()}
-        names = check_inventory(self.source, self.spec, GGUF_NAMES, shapes, GGUF_IGNORED)
-        self._tensors = {canonical: header.tensors[name] for canonical, name in names.items()}
-        self._permuted_qk = FAMILIES[architecture_of(header, self.source)].gguf_permuted_qk
+        family = FAMILIES[architecture_of(header, self.source)]
+        places = check_inventory(self.source, self.spec, {**GGUF_NAMES, **family.gguf_names}, shapes, GGUF_IGNORED)
+        self._stored = {name: header.tensors[name] for place in places.values() for name in place.names}
+        is_interleaved = family.interleaved_qk or family.gguf_permuted_qk
+        self._tensors = FileTensors(self.spec, places, self._rows, is_interleaved=is_interleaved)
+        self.row_order = row_order(family, is_gguf=True)
         self.dtype_name = self._main_type()
 
     def _main_type(self) -> str:
         sizes: dict[str, int] = {}
-        for tensor in self._tensors.values():
+        for tensor in self._stored.values():
             if tensor.type_name not in QUANTISATIONS:
                 raise UnsupportedModelError(
                     f"{self.source}: tensor {tensor.name} is quantised as {tensor.type_name}, which cannot be read; "
@@ -63,12 +79,7 @@ class GgufFile:
     @property
     def num_bytes(self) -> int:
         """Size of the parameters in the file."""
-        return sum(tensor.num_bytes for tensor in self._tensors.values())
-
-    @property
-    def row_order(self) -> str:
-        """What foreword knows of the order of rows in this file, and the file does not say: part of what is made from it."""
-        return "-permuted" if self._permuted_qk else ""
+        return sum(tensor.num_bytes for tensor in self._stored.values())
 
     @property
     def fingerprint(self) -> str:
@@ -101,13 +112,12 @@ class GgufFile:
 
     def tensor(self, name: str) -> "Tensor":
         """The tensor, dequantised to float32. KeyError when the model has none of this name."""
+        return self._tensors.tensor(name)
+
+    def _rows(self, stored_name: str, begin: int, end: int | None) -> "Tensor":
         import torch
 
-        values = torch.from_numpy(self._dequantise(self._tensors[name]))
-        if not self._permuted_qk or not name.endswith((".q.weight", ".k.weight")):
-            return values
-        heads = self.spec.num_heads if name.endswith(".q.weight") else self.spec.num_kv_heads
-        return unpermute(values, heads)
+        return torch.from_numpy(self._dequantise(self._stored[stored_name], begin, end))
 
     def as_dtype(self, dtype: str, report: Report = silent) -> Weights:
         """The same tensors in `dtype`, converted once into the cache and memory-mapped from there."""
@@ -128,18 +138,23 @@ class GgufFile:
         # "c" maps privately: an array that views it is writable for numpy and torch, and never reaches the file.
         return np.memmap(self.path, mode="c").view(np.ndarray)
 
-    def _dequantise(self, tensor: GgufTensor) -> Any:
+    def _dequantise(self, tensor: GgufTensor, begin: int = 0, end: int | None = None) -> Any:
+        """Rows [begin, end) of it."""
         import numpy as np
         from gguf import GGMLQuantizationType
         from gguf.quants import dequantize
 
-        raw = self._bytes[tensor.begin : tensor.begin + tensor.num_bytes]
+        shape = (len(range(*slice(begin, end).indices(tensor.shape[0]))), *tensor.shape[1:])
+        row_bytes = tensor.num_bytes // tensor.shape[0]
+        first = tensor.begin + begin * row_bytes if begin else tensor.begin
+        num_bytes = tensor.num_bytes if shape == tensor.shape else shape[0] * row_bytes
+        raw = self._bytes[first : first + num_bytes]
         # The library works through 16 rows at a time; blocks know nothing of rows, so short rows are joined.
-        num_rows = math.prod(tensor.shape[:-1])
-        while num_rows % 2 == 0 and math.prod(tensor.shape) // num_rows <= _JOINED_ROW_LEN // 2:
+        num_rows = math.prod(shape[:-1])
+        while num_rows % 2 == 0 and math.prod(shape) // num_rows <= _JOINED_ROW_LEN // 2:
             num_rows //= 2
         values = dequantize(raw.reshape(num_rows, -1), GGMLQuantizationType[tensor.type_name])
-        return np.ascontiguousarray(values.reshape(tensor.shape), dtype=np.float32)
+        return np.ascontiguousarray(values.reshape(shape), dtype=np.float32)
 
     def _read_floats(self, tensor: GgufTensor) -> tuple[float, ...]:
         """A small float32 table, read without numpy."""
@@ -148,13 +163,3 @@ class GgufFile:
         with self.path.open("rb") as file:
             file.seek(tensor.begin)
             return struct.unpack(f"<{tensor.num_bytes // 4}f", file.read(tensor.num_bytes))
-
-
-def unpermute(weight: "Tensor", num_heads: int) -> "Tensor":
-    """Rows of a query or key projection from the interleaved rotary layout of GGUF's Llama to the half-split one.
-
-    Within a head, GGUF stores rows 0, d/2, 1, d/2 + 1, ... so that partners of a rotation are neighbours.
-    """
-    rows, columns = weight.shape
-    pairs = weight.reshape(num_heads, rows // num_heads // 2, 2, columns)
-    return pairs.transpose(1, 2).reshape(rows, columns)

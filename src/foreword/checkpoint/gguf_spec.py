@@ -1,5 +1,6 @@
 """GGUF metadata -> ModelSpec."""
 
+import logging
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -7,15 +8,24 @@ from typing import Any
 
 from foreword.checkpoint.families import FAMILIES, gguf_names
 from foreword.checkpoint.gguf_header import GgufHeader
+from foreword.checkpoint.gguf_layers import (
+    WINDOW_PATTERN,
+    fields_from_gguf,
+    layers_from_gguf,
+    refuse_options,
+    rope_from_gguf,
+)
+from foreword.checkpoint.hf_rope import longrope_magnitude
+from foreword.checkpoint.layer_table import layer_table
 from foreword.checkpoint.typed_keys import Options
-from foreword.config import Llama3RopeScaling, ModelSpec, RopeSpec, short_repr
+from foreword.config import Llama3RopeScaling, ModelSpec, short_repr
 from foreword.errors import CheckpointError, ConfigError, UnsupportedArchitectureError, UnsupportedModelError
 
+logger = logging.getLogger(__name__)
+
 _PLACE = " in the file's metadata"
-ROPE_TYPES = ("none", "linear")
 ROPE_FREQS = "rope_freqs.weight"
-# Extra tables of rotary schemes that foreword does not compute.
-_LONG_ROPE = ("rope_factors_long.weight", "rope_factors_short.weight")
+LONG_FACTORS, SHORT_FACTORS = "rope_factors_long.weight", "rope_factors_short.weight"
 
 
 def architecture_of(header: GgufHeader, source: str) -> str:
@@ -42,51 +52,80 @@ def architecture_of(header: GgufHeader, source: str) -> str:
     return name
 
 
+def options_of(header: GgufHeader, source: str) -> Options:
+    """The architecture's own options."""
+    name = architecture_of(header, source)
+    return Options(_flat(header.metadata, f"{name}.", source), source, _PLACE, f"{name}.")
+
+
 def spec_from_gguf(header: GgufHeader, source: str) -> ModelSpec:
-    """What the model is; for `RopeSpec.llama3` see `with_rope_freqs`."""
+    """What the model is; for `RopeSpec.llama3` and longrope's divisors see `with_rope_freqs` and `with_divisors`."""
     name = architecture_of(header, source)
     family = FAMILIES[name]
-    options = Options(_flat(header.metadata, f"{name}.", source), source, _PLACE, f"{name}.")
+    given = _flat(header.metadata, f"{name}.", source)
+    defaults = {f"{name}.{key}": value for key, value in family.gguf_defaults.items()}
+    options = Options({**defaults, **given}, source, _PLACE, f"{name}.")
     hidden_size, num_heads = options.size("embedding_length"), options.size("attention.head_count")
+    num_layers, context_len = options.size("block_count"), options.size("context_length")
     head_dim = options.size("attention.key_length", max(1, hidden_size // num_heads))
-    context_len = options.size("context_length")
-    _refuse_options(options, head_dim)
-    for table in _LONG_ROPE:
-        if table in header.tensors:
-            raise UnsupportedModelError(f"{source} uses long rope ({table}); supported: no scaling, linear, llama3")
+    refuse_options(options, family, head_dim)
     try:
+        rope = rope_from_gguf(options, head_dim)
+        layers = layers_from_gguf(options, family, rope, num_layers, context_len)
+        fields = fields_from_gguf(options, family, header.tensors)
         return ModelSpec(
             family=family.same_as or name,
             hidden_size=hidden_size,
             intermediate_size=options.size("feed_forward_length"),
-            num_layers=options.size("block_count"),
+            num_layers=num_layers,
             num_heads=num_heads,
             num_kv_heads=options.size("attention.head_count_kv", num_heads),
             head_dim=head_dim,
             vocab_size=_vocab_size(header, source),
-            context_len=min(context_len, options.size("attention.sliding_window", context_len)),
-            norm_eps=options.number("attention.layer_norm_rms_epsilon"),
-            rope=_rope(options),
-            qkv_bias=family.qkv_bias,
-            qk_norm=family.qk_norm,
+            context_len=context_len,
+            rope=rope,
+            layers=layer_table(layers, rope),
             tied_head="output.weight" not in header.tensors,
+            **fields,
         )
     except ConfigError as error:
         raise CheckpointError(f"{source}: its metadata cannot be followed: {error}") from error
 
 
 def _flat(metadata: Mapping[str, Any], prefix: str, source: str) -> dict[str, Any]:
-    """An architecture's options, where a list of one value a layer is that value; other lists are refused."""
+    """An architecture's options, where a list of one value a layer is that value; most other lists are refused."""
     found: dict[str, Any] = {}
     for key, value in metadata.items():
         if not key.startswith(prefix):
             continue
-        if isinstance(value, tuple) and value:
+        if isinstance(value, tuple) and value and key != prefix + WINDOW_PATTERN:
             if len(set(value)) != 1:
                 raise UnsupportedModelError(f"{source}: {key} differs between layers; supported: one value for all")
             value = value[0]
         found[key] = value
     return found
+
+
+def with_divisors(spec: ModelSpec, short: Sequence[float], options: Options, has_long: bool) -> ModelSpec:
+    """The spec of a model with longrope; its context ends where the factors of long texts would begin.
+
+    Args:
+        spec: what it is otherwise.
+        short: the table of short texts.
+        options: the architecture's.
+        has_long: whether there is another table for long texts.
+    """
+    original = options.size("rope.scaling.original_context_length", spec.context_len)
+    magnitude = options.number("rope.scaling.attn_factor", longrope_magnitude(spec.context_len / original, original))
+    rope = replace(spec.rope, divisors=tuple(short), magnitude=magnitude)
+    layers = tuple(replace(layer, rope=rope if layer.rope else None) for layer in spec.layers)
+    context_len = min(spec.context_len, original) if has_long else spec.context_len
+    if context_len < spec.context_len:
+        logger.warning(
+            f"{options.source}: longrope changes for texts beyond {original} tokens; its context is cut from "
+            f"{spec.context_len} to {original} tokens"
+        )
+    return replace(spec, rope=rope, layers=layers, context_len=context_len)
 
 
 def with_rope_freqs(spec: ModelSpec, factors: Sequence[float], source: str) -> ModelSpec:
@@ -159,35 +198,6 @@ def _scalings(spec: ModelSpec, factors: Sequence[float]) -> list[Llama3RopeScali
         factor=rounded, low_freq_factor=1.0, high_freq_factor=1 + 1 / offset, original_context_len=round(slope / offset)
     )
     return [known, fitted]
-
-
-def _rope(options: Options) -> RopeSpec:
-    theta = options.number("rope.freq_base", 10_000.0)
-    kind = options.text("rope.scaling.type", "none")
-    factor = options.number("rope.scaling.factor", options.number("rope.scale_linear", 1.0))
-    if kind not in ROPE_TYPES:
-        raise UnsupportedModelError(
-            f"{options.source} uses rope scaling {short_repr(kind)}, which foreword does not compute; supported: "
-            f"{', '.join(ROPE_TYPES)}, llama3"
-        )
-    if kind == "none" and options.get("rope.scale_linear") is None:
-        factor = 1.0
-    return RopeSpec(theta=theta, linear_factor=factor or 1.0)  # 0 is written for "no scaling"
-
-
-def _refuse_options(options: Options, head_dim: int) -> None:
-    rotated = options.size("rope.dimension_count", head_dim)
-    value_len = options.size("attention.value_length", head_dim)
-    if rotated != head_dim or value_len != head_dim:
-        raise UnsupportedModelError(
-            f"{options.source} has heads of {head_dim} dimensions, {rotated} of them rotated, and values of {value_len}; "
-            f"supported: all three equal"
-        )
-    for option in ("attention.scale", "logit_scale", "residual_scale", "embedding_scale", "attention.clamp_kqv"):
-        if options.get(option):
-            raise UnsupportedModelError(
-                f"{options.source} sets {option}, which foreword does not compute for {options.prefix[:-1]}"
-            )
 
 
 def _vocab_size(header: GgufHeader, source: str) -> int:

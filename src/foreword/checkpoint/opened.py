@@ -60,13 +60,17 @@ class ModelFiles(Weights, Protocol):
 class Checkpoint:
     """An opened model."""
 
-    def __init__(self, files: ModelFiles) -> None:
-        self._files = files
+    def __init__(self, files: ModelFiles, spec: ModelSpec | None = None) -> None:
+        self._files, self._spec = files, spec
 
     @property
     def spec(self) -> ModelSpec:
         """What the model is."""
-        return self._files.spec
+        return self._files.spec if self._spec is None else self._spec
+
+    def run_as(self, spec: ModelSpec) -> "Checkpoint":
+        """The same files, run with other options."""
+        return Checkpoint(self._files, spec)
 
     @property
     def source(self) -> str:

@@ -2,7 +2,7 @@
 
     {"id": "a/1", "category": "chat", "turns": ["first question", "second question"]}     chat template applied
     {"id": "a/2", "prompt": "Once upon a time"}                                           plain text
-    {"id": "a/3", "token_ids": [1, 2, 3]}
+    {"id": "a/3", "token_ids": [1, 2, 3]}                                                 also called "ids"
 
 A line of any form may have a "reference" beside it: a text that the answer is expected to resemble, a source of
 drafts and no part of the prompt. Other keys are ignored. A reference that is no text is ignored, and reported once per file:
@@ -20,6 +20,7 @@ from foreword.cli.output import note
 from foreword.errors import ConfigError
 
 FORMS = ("turns", "prompt", "token_ids")
+_ALIASES = {"ids": "token_ids"}  # as `bench --write-prompts` and other engines' measurements call them
 THE_PROMPT = "the prompt"  # where the prompt of --prompt comes from
 
 
@@ -99,6 +100,7 @@ def _parsed(where: str, text: str) -> dict[str, Any]:
 
 
 def _prompt(where: str, number: int, line: dict[str, Any]) -> PromptLine:
+    line = {_ALIASES.get(key, key): value for key, value in line.items()} if not line.keys() & {*FORMS} else line
     given = [form for form in FORMS if form in line]
     if len(given) != 1:
         raise ConfigError(f"{where} has {' and '.join(given) or 'no prompt'}; give exactly one of {', '.join(FORMS)}")

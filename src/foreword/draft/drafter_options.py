@@ -13,7 +13,7 @@ from functools import cache
 from typing import Any, get_args, get_type_hints
 
 from foreword.errors import ConfigError
-from foreword.validate import Bounds
+from foreword.validate import KINDS, Bounds
 
 
 def option(
@@ -56,7 +56,7 @@ class DrafterOptions:
 def bounds_of(options: type[DrafterOptions]) -> Mapping[str, Bounds]:
     """What each option may be."""
     hints = get_type_hints(options)
-    return {one.name: _bounds(hints[one.name], one.metadata["bounds"]) for one in fields(options)}
+    return {one.name: _bounds(one.name, hints[one.name], one.metadata["bounds"]) for one in fields(options)}
 
 
 def help_of(options: type[DrafterOptions]) -> Mapping[str, str]:
@@ -64,7 +64,11 @@ def help_of(options: type[DrafterOptions]) -> Mapping[str, str]:
     return {one.name: one.metadata["help"] for one in fields(options)}
 
 
-def _bounds(annotation: Any, limits: Mapping[str, Any]) -> Bounds:
+def _bounds(name: str, annotation: Any, limits: Mapping[str, Any]) -> Bounds:
     types = get_args(annotation) or (annotation,)
-    (kind,) = (one for one in types if one is not type(None))
-    return Bounds(kind, **limits, or_none=type(None) in types)
+    kinds = [one for one in types if one is not type(None)]
+    if len(kinds) != 1 or kinds[0] not in KINDS:
+        raise ConfigError(
+            f"option {name} is of type {annotation}; allowed: int, float, bool or str, each also with '| None'"
+        )
+    return Bounds(kinds[0], **limits, or_none=type(None) in types)

@@ -28,10 +28,14 @@ def parse_method(method: str) -> list[tuple[str, str | None]]:
     parts = split_list(method)
     found = []
     for before, part in zip(["", *parts], parts, strict=False):
-        name, _, path = part.partition("=")
+        name, equals, path = part.partition("=")
         if "=" in before and name not in drafter_names():
             raise _cut_path(before, part)
         check_drafter_name(name)
+        if equals and not path:
+            raise ConfigError(
+                f"drafter is {method!r}, and {name}= names no path; give the path, or leave the equals sign out"
+            )
         found.append((name, path or None))
     return found
 

@@ -45,7 +45,7 @@ class LLMBase:
             tokens are the same; turn it off to measure.
         kv_cache_bytes: most memory for keys and values, above which requests wait. None: three quarters of what is free
             once the model is loaded, of which an eighth of the free memory may hold those of finished requests.
-        runtime, dtype, device, kv_dtype, threads, cache_dir, show_progress: see `load_model`.
+        runtime, dtype, device, kv_dtype, isa, threads, cache_dir, show_progress: see `load_model`.
 
     Raises:
         ConfigError: an argument is wrong; before anything is loaded.
@@ -70,6 +70,7 @@ class LLMBase:
         dtype: str = "auto",
         device: str = "auto",
         kv_dtype: str = "auto",
+        isa: str = "auto",
         threads: int | None = None,
         cache_dir: str | Path | None = None,
         show_progress: bool = False,
@@ -91,6 +92,7 @@ class LLMBase:
                 "dtype": dtype,
                 "device": device,
                 "kv_dtype": kv_dtype,
+                "isa": isa,
                 "threads": threads,
                 "cache_dir": cache_dir,
                 "show_progress": show_progress,

@@ -2,7 +2,8 @@
 
     {"foreword_profile": 1, "made": "2026-11-29T12:00:00+00:00",
      "model": {"source": ..., "fingerprint": ..., "num_parameters": ...},
-     "machine": "5f0c...", "runtime": "native", "dtype": "int8", "kv_dtype": "bfloat16", "threads": 2,
+     "machine": "5f0c...", "runtime": "native", "dtype": "int8", "kv_dtype": "bfloat16",
+     "isa": "avx2", "threads": 2,
      "drafter": {"method": "suffix", "num_speculative_tokens": 8}, "policy": "fixed",
      "measured": {...}}
 
@@ -35,6 +36,7 @@ _TYPES: dict[str, tuple[type, ...]] = {
     "runtime": (str,),
     "dtype": (str,),
     "kv_dtype": (str,),
+    "isa": (str,),
     "threads": (int, type(None)),
     "drafter": (dict,),
     "policy": (str,),
@@ -52,6 +54,7 @@ class Profile:
     runtime: str
     dtype: str
     kv_dtype: str
+    isa: str  # the native runtime's instruction set; empty for the others
     threads: int | None
     drafter: Mapping[str, Any]  # as `speculative_config`
     policy: str
@@ -84,6 +87,8 @@ class Profile:
             and options.get("kv_dtype") in (None, "auto")
         ):
             options["kv_dtype"] = self.kv_dtype
+        if self.isa and options.get("runtime") == "native" and options.get("isa") in (None, "auto"):
+            options["isa"] = self.isa
         return options
 
     def check_model(self, model: LoadedModel) -> None:
@@ -134,6 +139,7 @@ def read_profile(path: str | Path) -> Profile:
         raise ConfigError(
             f"{path} is a profile of format {version!r}, and this foreword reads {VERSION}; make it again with 'foreword tune'"
         )
+    found = {"isa": ""} | found  # files of earlier versions do not say it
     for name, types in _TYPES.items():
         if name not in found:
             raise ConfigError(

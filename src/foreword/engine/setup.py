@@ -25,6 +25,7 @@ _LOAD_DEFAULTS: dict[str, Any] = {
     "dtype": "auto",
     "device": "auto",
     "kv_dtype": "auto",
+    "isa": "auto",
     "threads": None,
     "cache_dir": None,
     "show_progress": False,

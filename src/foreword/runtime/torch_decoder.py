@@ -18,7 +18,7 @@ from foreword.runtime.torch_kv_cache import TorchKVCache
 from foreword.runtime.torch_layers import LayerLoader
 from foreword.runtime.torch_linear import TorchLinear
 from foreword.runtime.torch_output import draw_tokens, top_tokens
-from foreword.runtime.torch_rope import inverse_frequencies, rope_rows
+from foreword.runtime.torch_rope import RopeTable
 from foreword.tree.pack import PackedBatch
 
 
@@ -45,7 +45,8 @@ class TorchDecoder:
         )
         self._head = self._load_head(load)
         self._layers = [load.layer(index) for index in range(spec.num_layers)]
-        self._frequencies = inverse_frequencies(spec.rope, spec.head_dim, device)
+        self._ropes = {rope: RopeTable(rope, spec.head_dim, device) for rope in spec.ropes}
+        self._embedding_scale = torch.tensor(spec.embedding_scale, dtype=dtype, device=device)
 
     @property
     def spec(self) -> ModelSpec:
@@ -87,13 +88,15 @@ class TorchDecoder:
         if x is None or (self._spec.joins_embedding and inputs is None):
             raise ConfigError("the first layer joins embedding and input; give the pass its `inputs`")
         positions = torch.from_numpy(batch.positions).to(self._device)
-        rope = rope_rows(positions, self._frequencies, self._dtype)
-        spans = make_spans(batch, cache, self._spec.group_size, x)
+        ropes = {rope: table.rows(positions, self._dtype) for rope, table in self._ropes.items()}
+        spans = make_spans(batch, cache, self._spec, x)
         taps = {}
         for index, layer in enumerate(self._layers):
             if index in need.taps:
                 taps[index] = x
-            x = layer(x, rope, spans, index, embedded if self._spec.joins_embedding and index == 0 else None)
+            rope = self._spec.layer(index).rope
+            rows = None if rope is None else ropes[rope]
+            x = layer(x, rows, spans, index, embedded if self._spec.joins_embedding and index == 0 else None)
         taps[len(self._layers)] = x
         return self._output(x, need, taps)
 
@@ -120,7 +123,10 @@ class TorchDecoder:
     def _logits(self, x: Float[Tensor, "rows hidden"], is_normed: bool) -> Float[Tensor, "rows vocab"]:
         if self._head is None:
             raise ConfigError("tokens or logits are wanted, but this decoder has no head; use its hidden rows")
-        return self._head(x if is_normed else self._final_norm(x)).float()
+        logits = self._head(x if is_normed else self._final_norm(x)).float()
+        scale, cap = self._spec.logit_scale, self._spec.logit_cap
+        logits = logits if scale == 1.0 else logits.mul_(scale)
+        return logits if cap is None else logits.div_(cap).tanh_().mul_(cap)
 
     def _final_norm(self, x: Float[Tensor, "rows hidden"]) -> Float[Tensor, "rows hidden"]:
         return x if self._norm is None else self._norm(x)
@@ -134,7 +140,8 @@ class TorchDecoder:
                 f"token ids from {lowest} to {highest}; the model knows 0 to {self._spec.vocab_size - 1}; "
                 f"was the text encoded with another model's tokenizer?"
             )
-        return F.embedding(torch.from_numpy(batch.token_ids).to(self._device), self._embedding)
+        rows = F.embedding(torch.from_numpy(batch.token_ids).to(self._device), self._embedding)
+        return rows if self._spec.embedding_scale == 1.0 else rows * self._embedding_scale
 
     def _checked_inputs(self, inputs: Float[Tensor, "nodes hidden"], num_nodes: int) -> Float[Tensor, "nodes hidden"]:
         wanted = (num_nodes, self._spec.hidden_size)

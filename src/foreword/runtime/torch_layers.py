@@ -9,53 +9,36 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
-from foreword.config import ModelSpec
+from foreword.config import ModelSpec, qk_norm_shape
 from foreword.errors import CheckpointError
 from foreword.runtime.base import WeightSource
-from foreword.runtime.torch_attention import Span, attend
+from foreword.runtime.torch_attention import Scoring, Span, attend
 from foreword.runtime.torch_linear import TorchLinear
+from foreword.runtime.torch_norm import HeadNorm, LayerNorm, Norm, RMSNorm
 from foreword.runtime.torch_rope import RopeRows, apply_rope
-
-
-class RMSNorm:
-    """x / sqrt(mean x^2 + eps) * weight over the last dimension, sums in float32 or wider [zhang19].
-
-    [x, -x] has mean 0 and the mean square of x, so its layer norm is x's RMS norm: one fused operator for seven.
-    """
-
-    def __init__(self, weight: Float[Tensor, " dim"], eps: float) -> None:
-        self._weight = torch.cat((weight, weight))
-        self._eps = eps
-
-    def __call__(self, x: Float[Tensor, "*rows dim"]) -> Float[Tensor, "*rows dim"]:
-        """Normalise every row."""
-        doubled = torch.cat((x, -x), dim=-1)
-        return F.layer_norm(doubled, self._weight.shape, self._weight, None, self._eps)[..., : x.shape[-1]]
-
-    @property
-    def num_bytes(self) -> int:
-        """Memory that the weight takes."""
-        return self._weight.nbytes
 
 
 @dataclass(frozen=True, eq=False)
 class TorchLayer:
-    """Pre-norm attention and SwiGLU with residuals."""
+    """Attention and a gated feed-forward block with residuals; a norm that is None is left out."""
 
     spec: ModelSpec
-    attn_norm: RMSNorm | None
-    hidden_norm: RMSNorm | None  # where the embedding is joined: of the stream, `attn_norm` then of the embedding
+    scoring: Scoring
+    attn_norm: Norm | None
+    hidden_norm: Norm | None  # where the embedding is joined: of the stream, `attn_norm` then of the embedding
     qkv: TorchLinear  # query, key and value heads one after the other
-    qk_norm: tuple[RMSNorm, RMSNorm] | None  # over each query head, over each key head
+    qk_norm: tuple[HeadNorm, HeadNorm] | None  # of query heads, of key heads
     o: TorchLinear
-    mlp_norm: RMSNorm
+    attn_out_norm: Norm | None  # of what attention adds to the stream
+    mlp_norm: Norm | None
     gate_up: TorchLinear
     down: TorchLinear
+    mlp_out_norm: Norm | None  # of what the feed-forward block adds
 
     def __call__(
         self,
         x: Float[Tensor, "nodes hidden"],
-        rope: RopeRows,
+        rope: RopeRows | None,
         spans: Sequence[Span],
         layer: int,
         embedded: Float[Tensor, "nodes hidden"] | None = None,
@@ -66,25 +49,45 @@ class TorchLayer:
             normed = self.hidden_norm(x)
             read = torch.cat((read, normed), dim=-1)
             x = normed if self.spec.norms_residual else x
-        heads = self.qkv(read).view(x.shape[0], -1, self.spec.head_dim)
-        turned = heads[:, : self.spec.num_heads + self.spec.num_kv_heads]
-        if self.qk_norm is not None:
-            self._normalise(turned, *self.qk_norm)
-        apply_rope(turned, rope)
-        x = self.o.add_to(x, attend(heads, spans, layer))
-        gate, up = self.gate_up(self.mlp_norm(x)).chunk(2, dim=-1)
-        return self.down.add_to(x, F.silu(gate).mul_(up))
+        attended = self._attend(read, rope, spans, layer)
+        gated = self._gate(read) if self.spec.norms == "parallel" else None
+        x = self._add(x, self.o, attended, self.attn_out_norm)
+        if gated is None:
+            gated = self._gate(x if self.mlp_norm is None else self.mlp_norm(x))
+        return self._add(x, self.down, gated, self.mlp_out_norm)
 
-    def _normalise(self, heads: Float[Tensor, "nodes heads dim"], query_norm: RMSNorm, key_norm: RMSNorm) -> None:
-        queries, keys = heads.tensor_split((self.spec.num_heads,), dim=1)
-        queries.copy_(query_norm(queries))
-        keys.copy_(key_norm(keys))
+    def _attend(self, read: Tensor, rope: RopeRows | None, spans: Sequence[Span], layer: int) -> Tensor:
+        """What `o` reads."""
+        num_queries = self.spec.num_heads
+        heads = self.qkv(read).view(read.shape[0], -1, self.spec.head_dim)
+        if self.qk_norm is not None:
+            query_norm, key_norm = self.qk_norm
+            query_norm(heads[:, :num_queries])
+            key_norm(heads[:, num_queries : num_queries + self.spec.num_kv_heads])
+        if rope is not None:
+            apply_rope(heads[:, : num_queries + self.spec.num_kv_heads], rope)
+            if rope.query_scale is not None:
+                heads[:, :num_queries].mul_(rope.query_scale)
+        return attend(heads, spans, layer, self.scoring)
+
+    def _gate(self, read: Tensor) -> Tensor:
+        """What `down` reads."""
+        gate, up = self.gate_up(read).chunk(2, dim=-1)
+        return (F.silu(gate) if self.spec.activation == "silu" else F.gelu(gate, approximate="tanh")).mul_(up)
+
+    def _add(self, x: Tensor, linear: TorchLinear, inputs: Tensor, norm: Norm | None) -> Tensor:
+        """The stream with what a branch adds."""
+        scale = self.spec.residual_scale
+        if norm is None and scale == 1.0:
+            return linear.add_to(x, inputs)
+        branch = linear(inputs)
+        return torch.add(x, branch if norm is None else norm(branch), alpha=scale)
 
     @property
     def num_bytes(self) -> int:
         """Memory that the parameters take."""
-        norms = (self.attn_norm, self.hidden_norm, self.mlp_norm, *(self.qk_norm or ()))
-        parts = (*norms, self.qkv, self.o, self.gate_up, self.down)
+        norms = (self.attn_norm, self.hidden_norm, self.attn_out_norm, self.mlp_norm, self.mlp_out_norm)
+        parts = (*norms, *(self.qk_norm or ()), self.qkv, self.o, self.gate_up, self.down)
         return sum(part.num_bytes for part in parts if part is not None)
 
 
@@ -103,29 +106,52 @@ class LayerLoader:
         hidden, q_width, kv_width = spec.hidden_size, spec.num_heads * spec.head_dim, spec.num_kv_heads * spec.head_dim
         qkv = {f"{prefix}q": q_width, f"{prefix}k": kv_width, f"{prefix}v": kv_width}
         gate_up = {f"{prefix}gate": spec.intermediate_size, f"{prefix}up": spec.intermediate_size}
+
+        def norm(name: str, is_there: bool) -> Norm | None:
+            return self.norm(f"{prefix}{name}", hidden) if is_there else None
+
         return TorchLayer(
             spec=spec,
-            attn_norm=self.norm(f"{prefix}attn_norm", hidden) if spec.has_first_norm or index > 0 else None,
-            hidden_norm=self.norm(f"{prefix}hidden_norm", hidden) if spec.joins_embedding and index == 0 else None,
+            scoring=Scoring(spec.layer(index).window, spec.score_scale, spec.score_cap),
+            attn_norm=norm("attn_norm", spec.has_pre_norms and (spec.has_first_norm or index > 0)),
+            hidden_norm=norm("hidden_norm", spec.joins_embedding and index == 0),
             qkv=self._fused(qkv, spec.qkv_input_size(index), has_bias=spec.qkv_bias),
-            qk_norm=(
-                (self.norm(f"{prefix}q_norm", spec.head_dim), self.norm(f"{prefix}k_norm", spec.head_dim))
-                if spec.qk_norm
-                else None
-            ),
-            o=self._fused({f"{prefix}o": hidden}, q_width),
-            mlp_norm=self.norm(f"{prefix}mlp_norm", hidden),
-            gate_up=self._fused(gate_up, hidden),
-            down=self._fused({f"{prefix}down": hidden}, spec.intermediate_size),
+            qk_norm=self._qk_norm(prefix) if spec.qk_norm else None,
+            o=self._fused({f"{prefix}o": hidden}, q_width, has_bias=spec.o_bias),
+            attn_out_norm=norm("attn_out_norm", spec.has_out_norms),
+            mlp_norm=norm("mlp_norm", spec.has_mlp_norm),
+            gate_up=self._fused(gate_up, hidden, has_bias=spec.mlp_bias),
+            down=self._fused({f"{prefix}down": hidden}, spec.intermediate_size, has_bias=spec.mlp_bias),
+            mlp_out_norm=norm("mlp_out_norm", spec.has_out_norms),
         )
+
+    def _qk_norm(self, prefix: str) -> tuple[HeadNorm, HeadNorm]:
+        spec = self._spec
+        return (
+            self._head_norm(f"{prefix}q_norm", spec.num_heads),
+            self._head_norm(f"{prefix}k_norm", spec.num_kv_heads),
+        )
+
+    def _head_norm(self, name: str, num_heads: int) -> HeadNorm:
+        spec = self._spec
+        weight = self.tensor(f"{name}.weight", qk_norm_shape(spec, num_heads))
+        if spec.qk_norm_over != "each_head":
+            return HeadNorm(self._norm_of(weight, None), is_joined=spec.qk_norm_over == "all_heads")
+        return HeadNorm(self._norm_of(torch.ones_like(weight[0]), None), weights=weight)
 
     def tensor(self, name: str, shape: tuple[int, ...]) -> Tensor:
         """A tensor of the expected shape; no copy if the source's dtype and device are the wanted ones."""
         return self._checked(name, shape).to(self._device, self._dtype)
 
-    def norm(self, name: str, size: int) -> RMSNorm:
+    def norm(self, name: str, size: int) -> Norm:
         """The norm `name`."""
-        return RMSNorm(self.tensor(f"{name}.weight", (size,)), self._spec.norm_eps)
+        has_bias = self._spec.norm_bias and self._spec.norm_kind == "layer"
+        bias = self.tensor(f"{name}.bias", (size,)) if has_bias else None
+        return self._norm_of(self.tensor(f"{name}.weight", (size,)), bias)
+
+    def _norm_of(self, weight: Tensor, bias: Tensor | None) -> Norm:
+        eps = self._spec.norm_eps
+        return RMSNorm(weight, eps) if self._spec.norm_kind == "rms" else LayerNorm(weight, bias, eps)
 
     def has_tensor(self, name: str) -> bool:
         """Whether the source has it."""

@@ -25,6 +25,7 @@ def profile_of(outcome: Outcome) -> Profile:
         runtime=model.choice.name,
         dtype=model.choice.dtype,
         kv_dtype=model.choice.kv_dtype,
+        isa=model.choice.isa or "",
         threads=getattr(model.runtime, "threads", None),
         drafter=config.settings,
         policy="fixed" if winner is None else winner.candidate.policy,

@@ -120,7 +120,10 @@ class Report:
         tokens = sum(_num_tokens(run) for run in self.drafted)
         ties = sum(run.num_near_ties for run in self.runs)
         but = f", but for {ties} near-tie{'s' if ties > 1 else ''}" if ties else ""
-        return f"same tokens: yes{but} ({answers} answers, {tokens} tokens)"
+        stats = [result.stats for run in self.drafted for result in run.results]
+        drafted, accepted = (sum(getattr(s, name) for s in stats) for name in ("drafted_tokens", "accepted_tokens"))
+        counts = f"{drafted} drafted, {accepted} of them accepted" if drafted else "none drafted"
+        return f"same tokens: yes{but} ({answers} answers, {tokens} tokens; {counts})"
 
     def _difference_json(self, run: Run, prompt: Prompt, difference: "Difference") -> dict[str, Any]:
         return {

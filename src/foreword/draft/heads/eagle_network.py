@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from foreword.checkpoint.drafter_kind import card_of
-from foreword.checkpoint.families import FAMILIES
+from foreword.checkpoint.families import FAMILIES, hf_names
 from foreword.checkpoint.hf_config import spec_from_config
 from foreword.checkpoint.reading import reading
 from foreword.checkpoint.shared_weights import BorrowedWeights
@@ -173,7 +173,7 @@ def _spec(files: EagleFiles, is_eagle3: bool, target: ModelSpec) -> ModelSpec:
         **inner,
     }
     plain |= {
-        "model_type": family if isinstance(family, str) and family in FAMILIES else "llama",
+        "model_type": family if isinstance(family, str) and _is_layer_like(family) else "llama",
         "architectures": None,
         "attention_bias": None,  # whether there are biases is seen from the tensors
         "tie_word_embeddings": False,
@@ -193,6 +193,11 @@ def _spec(files: EagleFiles, is_eagle3: bool, target: ModelSpec) -> ModelSpec:
         has_final_norm="norm.weight" in files,
         head_size=_head_size(files),
     )
+
+
+def _is_layer_like(family: str) -> bool:
+    """Whether a drafter that calls itself so has layers like Llama's; others name the target's family, not their own."""
+    return family in hf_names() and FAMILIES[family].is_llama_like
 
 
 def _head_size(files: EagleFiles) -> int | None:
