@@ -37,13 +37,20 @@ void PassThread::look_at_strip(int index) {
     for (int row = 0; row < num_rows; ++row)
         if (float* logits = work_.head_rows[row].logits)
             std::memcpy(logits + first, strip + row * stride, static_cast<std::size_t>(last - first) * sizeof(float));
+    // A thread that has come to the end of its share takes strips of others', which may lie before those that it has seen. Lanes move to
+    // strictly larger scores alone, so that of equal ones the first seen stays: such a strip's best is found apart, and the lower id taken.
+    const bool goes_back = index < mine_.last_strip;
+    if (!goes_back) mine_.last_strip = index;
     for (std::size_t i = 0; i < work_.fused.size(); ++i) {
         const DrawSpec& draw = pass_.draws[work_.fused[i].draw];
         const float* logits = strip + work_.fused[i].row * stride;
+        Best apart = no_best();
+        Best& best = goes_back ? apart : mine_.best[i];
         if (draw.temperature == 0)
-            kernels_.best_greedy(logits, first, last - first, mine_.best[i]);
+            kernels_.best_greedy(logits, first, last - first, best);
         else
-            kernels_.best_perturbed(logits, first, last - first, noise_of(draw, pass_.names), -__builtin_inff(), mine_.best[i]);
+            kernels_.best_perturbed(logits, first, last - first, noise_of(draw, pass_.names), -__builtin_inff(), best);
+        if (goes_back) take_better(mine_.best[i], apart);
     }
 }
 

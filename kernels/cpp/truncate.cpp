@@ -89,6 +89,15 @@ Best no_best() {
     return best;
 }
 
+void take_better(Best& best, const Best& other) {
+    for (int lane = 0; lane < kLanes; ++lane) {
+        const bool wins = other.scores[lane] > best.scores[lane] || (other.scores[lane] == best.scores[lane] && other.ids[lane] < best.ids[lane]);
+        if (!wins) continue;
+        best.scores[lane] = other.scores[lane];
+        best.ids[lane] = other.ids[lane];
+    }
+}
+
 Drawn best_lane(const Best& best) {
     Drawn drawn{best.scores[0], best.ids[0]};
     for (int lane = 1; lane < kLanes; ++lane)

@@ -32,6 +32,8 @@ void name_likeliest(const Kernels& kernels, const float* logits, std::size_t voc
 // `names` as in `Noise`; may be empty.
 Noise noise_of(const DrawSpec& draw, std::span<const std::int32_t> names);
 Best no_best();
+// Lane by lane the better of two, of equal scores the lower id.
+void take_better(Best& best, const Best& other);
 // Score and token of the best lane; equal ones by id.
 struct Drawn {
     float score;

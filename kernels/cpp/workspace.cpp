@@ -38,6 +38,7 @@ void Decoder::Workspace::prepare(const Pass& pass, KvCache& cache, const Shape& 
         ensure(memory.strip, head_rows.size() * kStripTiles * kLanes);
         memory.quantised_for = -1;
         memory.best.assign(fused.size(), no_best());
+        memory.last_strip = -1;
         if (!truncated.empty() || !pass.top_nodes.empty()) memory.rows.reserve(static_cast<std::size_t>(shape.vocab));
     }
 }

@@ -37,6 +37,7 @@ struct ThreadMemory {
     Buffer attention;  // scratch of a task
     Buffer strip;      // logits of a few tiles, all rows
     std::vector<Best> best;  // of each fused draw, among the tokens this thread saw
+    int last_strip = -1;     // of the head, the furthest that this thread saw
     int quantised_for;       // the stage whose rows `activations` holds
     RowScratch rows;
 };

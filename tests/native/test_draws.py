@@ -1,6 +1,7 @@
 """Draws fused after the head, against `foreword.sampling`."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -90,3 +91,14 @@ def test_ties_take_the_lowest_id(make_decoder: Callable[..., Any]) -> None:
     )
     assert torch.all(out.logits == 0)
     assert out.choices == [0]
+
+
+def test_ties_take_the_lowest_id_whichever_thread_takes_which_strip(make_decoder: Callable[..., Any]) -> None:
+    """More threads than cores take strips of each other's shares, in any order."""
+    decoder = make_decoder(replace(LLAMA, vocab_size=4096), threads=4)
+    cache = decoder.new_cache()
+    slot, zeros = cache.open(64), torch.zeros(8, LLAMA.hidden_size)
+    draws = [Draw(node, Warp(), node) for node in range(8)]
+    for _ in range(400):
+        out = decoder.forward(chain([0] * 8, 0, slot), cache, Need(draws=draws), inputs=zeros)
+        assert out.choices == [0] * 8
