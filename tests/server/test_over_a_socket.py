@@ -105,6 +105,19 @@ def test_a_slow_reader_holds_no_one_up_and_loses_nothing():
     assert "".join(choice["delta"].get("content", "") for choice in choices) == whole["message"]["content"]
 
 
+@pytest.mark.parametrize("pause_s", [0.0, 0.2])
+def test_events_come_once_a_step_or_with_pauses_and_the_text_is_the_same(pause_s):
+    decoder = GatedDecoder(vocab_size=VOCAB)
+    app = toy_app(decoder, drafter="none", stream_pause_s=pause_s)
+    with listening(app) as address, httpx2.Client(base_url=address, timeout=60) as client:
+        whole = client.post(CHAT, json=SHORT).json()["choices"][0]
+        decoder.on_pass = lambda: time.sleep(0.02)
+        chunks = sse_data(client.post(CHAT, json=SHORT | {"stream": True}).text)
+    parts = [choice["token_ids"] for chunk in chunks for choice in chunk["choices"] if "token_ids" in choice]
+    assert [token for part in parts for token in part] == whole["token_ids"]
+    assert (len(parts) > 8) == (pause_s == 0), parts
+
+
 def test_a_full_queue_says_when_to_come_back():
     decoder = GatedDecoder(vocab_size=VOCAB)
     app = toy_app(decoder, batch_size=1, max_queue=1)

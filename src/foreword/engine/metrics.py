@@ -42,6 +42,9 @@ class EngineMetrics:
         self.kv_cache_bytes = self.prefix_cache_bytes = 0
         self.finished: Counter[str] = Counter()
         self.drafters: dict[str, RequestStats] = {}  # their counts alone
+        self.drafted_by: Counter[str] = Counter()  # tokens of ended requests by what proposed them
+        self.accepted_by: Counter[str] = Counter()
+        self.saved_s = 0.0  # of ended requests
         self.queue_time, self.time_to_first_token = Histogram(), Histogram()
         self.time_between_tokens, self.end_to_end = Histogram(), Histogram()
         self._last_s: dict[int, float] = {}  # when each running request got its last tokens
@@ -88,6 +91,9 @@ class EngineMetrics:
         self._last_s.pop(request.request_id, None)
         self.finished["error" if request.error is not None else str(request.finish_reason)] += 1
         self.end_to_end.add(time.perf_counter() - request.arrived_s)
+        self.drafted_by.update(request.stats.drafted_tokens_by)
+        self.accepted_by.update(request.stats.accepted_tokens_by)
+        self.saved_s += request.stats.saved_s or 0.0
 
     def dropped(self, num_requests: int) -> None:
         """Requests that were never made: their caller went away, or was told of an error."""
@@ -119,6 +125,9 @@ class EngineMetrics:
             draft_s=stats.draft_s,
             target_s=stats.target_s,
             total_s=stats.total_s,
+            saved_s=self.saved_s,
+            drafted_tokens_by=dict(self.drafted_by),
+            accepted_tokens_by=dict(self.accepted_by),
         )
 
     def _drafter(self, name: str) -> RequestStats:

@@ -67,6 +67,11 @@ class EngineSnapshot:
     draft_s: float = field(default=0.0)  # time in the drafter
     target_s: float = field(default=0.0)  # time in the target's passes
     total_s: float = field(default=0.0)  # time in steps
+    # Of requests that have ended: seconds saved against plain decoding, as the adaptive policy estimates them (they may
+    # fall), and tokens by what proposed them: the members of a cascade, or "grammar".
+    saved_s: float = field(default=0.0)
+    drafted_tokens_by: dict[str, int] = field(default_factory=dict)
+    accepted_tokens_by: dict[str, int] = field(default_factory=dict)
 
     def as_dict(self) -> dict[str, Any]:
         """Nested dictionaries, lists and numbers, as `json.dumps` takes them."""

@@ -87,13 +87,14 @@ def _own(seen: EngineSnapshot, model: str) -> Iterator[Metric]:
     yield _counter("foreword:draft_seconds", "Time in the drafter", seen.draft_s, model)
     yield _counter("foreword:target_seconds", "Time in the target's passes", seen.target_s, model)
     yield _counter("foreword:step_seconds", "Time in steps", seen.total_s, model)
-    for name, help_text, field in (
-        ("foreword:drafted_tokens", "Drafted tokens by drafter", "drafted_tokens"),
-        ("foreword:accepted_tokens", "Accepted ones by drafter", "accepted_tokens"),
+    yield _gauge("foreword:saved_seconds", "Saved against plain decoding, estimated, by ended requests", seen.saved_s, model)
+    for name, help_text, counted in (
+        ("foreword:drafted_tokens", "Drafted tokens of ended requests by what proposed them", seen.drafted_tokens_by),
+        ("foreword:accepted_tokens", "Accepted ones", seen.accepted_tokens_by),
     ):
         family = CounterMetricFamily(name, help_text, labels=(*_LABELS, "drafter"))
-        for drafter, counts in seen.drafters.items():
-            family.add_metric((model, "0", drafter), getattr(counts, field))
+        for drafter, count in counted.items():
+            family.add_metric((model, "0", drafter), count)
         yield family
 
 

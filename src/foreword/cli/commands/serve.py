@@ -60,6 +60,14 @@ def serve(
     max_queue: Annotated[
         int, typer.Option(help="Most calls that wait; further ones get 429.", rich_help_panel=_LIMITS)
     ] = 128,
+    stream_pause: Annotated[
+        float,
+        typer.Option(
+            metavar="S",
+            help="Seconds between two events of a streamed answer; 0: one per step.",
+            rich_help_panel=_SERVER,
+        ),
+    ] = 0.02,
     request_timeout: Annotated[
         float | None,
         typer.Option(metavar="S", help="Most seconds per request; its answer ends there.", rich_help_panel=_LIMITS),
@@ -92,6 +100,7 @@ def serve(
         allow_unauthenticated=allow_unauthenticated,
         allowed_hosts=tuple(name.lower() for name in allowed_host or ()),
         allowed_origins=tuple(allowed_origin or ()),
+        stream_pause_s=stream_pause,
         request_timeout_s=request_timeout,
         max_body_bytes=max_body_bytes,
     )

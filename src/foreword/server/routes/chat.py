@@ -12,7 +12,7 @@ from foreword.sampling.params import SamplingParams
 from foreword.server import answers
 from foreword.server.requests import chat_ids, chat_params, check_model, drafting_params, text_of
 from foreword.server.served import Here, Served
-from foreword.server.sse import DONE, event, streaming, while_connected
+from foreword.server.sse import DONE, event, paced, streaming, while_connected
 from foreword.server.tools.use import DeltaWriter, ToolUse, tool_use
 from foreword.server.wire.chat import ChatRequest
 
@@ -88,7 +88,7 @@ async def _chunks(
         for index in range(params.n):
             delta = {"role": "assistant", "content": ""}
             yield event(head | {"choices": [_choice(index, delta)]})
-        async for piece in stream:
+        async for piece in paced(stream, served.settings.stream_pause_s / params.n):
             index = piece.sample_index
             counts[index] += len(piece.token_ids)
             choice = _choice(index, *_delta(writers[index], piece))

@@ -12,7 +12,7 @@ from foreword.server import answers
 from foreword.server.errors import invalid
 from foreword.server.requests import check_model, completion_params, drafting_params, prompts_of, text_of
 from foreword.server.served import Here, Served
-from foreword.server.sse import DONE, event, streaming, while_connected
+from foreword.server.sse import DONE, event, paced, streaming, while_connected
 from foreword.server.wire.completions import CompletionRequest
 
 router = APIRouter()
@@ -79,7 +79,7 @@ async def _chunks(
     counts, lengths = [0] * params.n, [0] * params.n
     try:
         await stream.start()
-        async for piece in stream:
+        async for piece in paced(stream, served.settings.stream_pause_s / params.n):
             index, reason = piece.sample_index, None
             counts[index] += len(piece.token_ids)
             if piece.result is not None:

@@ -16,7 +16,7 @@ from foreword.server.responses.head import ended, response_object
 from foreword.server.responses.items import ItemWriter
 from foreword.server.routes.chat import predicted_ids
 from foreword.server.served import Here, Served
-from foreword.server.sse import event, streaming, while_connected
+from foreword.server.sse import event, paced, streaming, while_connected
 from foreword.server.tools.use import ToolUse, tool_use
 from foreword.server.wire.chat import ChatRequest
 from foreword.server.wire.responses import ResponsesRequest
@@ -76,7 +76,7 @@ async def _events(
         for kind in ("response.created", "response.in_progress"):
             yield numbered({"type": kind, "response": head})
         try:
-            async for piece in stream:
+            async for piece in paced(stream, served.settings.stream_pause_s):
                 for one in writer.push(piece.text, _logprobs(piece.logprobs, served)):
                     yield numbered(one)
                 if piece.result is not None:
