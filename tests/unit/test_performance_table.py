@@ -30,7 +30,6 @@ def test_the_checked_in_result_is_whole_and_its_figures_are_made_of_its_runs():
     assert page == html_page(data), "make it again with foreword bench --render"
 
 
-@pytest.mark.xfail(strict=True, reason="the checked-in result was measured from a tree with changes: measure it again")
 def test_the_checked_in_result_was_measured_from_a_commit():
     found = json.loads(RESULT.read_text(encoding="utf-8"))["provenance"]
     assert found["is_dirty"] is False

@@ -87,7 +87,9 @@ def _own(seen: EngineSnapshot, model: str) -> Iterator[Metric]:
     yield _counter("foreword:draft_seconds", "Time in the drafter", seen.draft_s, model)
     yield _counter("foreword:target_seconds", "Time in the target's passes", seen.target_s, model)
     yield _counter("foreword:step_seconds", "Time in steps", seen.total_s, model)
-    yield _gauge("foreword:saved_seconds", "Saved against plain decoding, estimated, by ended requests", seen.saved_s, model)
+    yield _gauge(
+        "foreword:saved_seconds", "Saved against plain decoding, estimated, by ended requests", seen.saved_s, model
+    )
     for name, help_text, counted in (
         ("foreword:drafted_tokens", "Drafted tokens of ended requests by what proposed them", seen.drafted_tokens_by),
         ("foreword:accepted_tokens", "Accepted ones", seen.accepted_tokens_by),
