@@ -139,7 +139,7 @@ def read_profile(path: str | Path) -> Profile:
         raise ConfigError(
             f"{path} is a profile of format {version!r}, and this foreword reads {VERSION}; make it again with 'foreword tune'"
         )
-    found = {"isa": ""} | found  # files of earlier versions do not say it
+    found.setdefault("isa", "")  # files of earlier versions do not say it
     for name, types in _TYPES.items():
         if name not in found:
             raise ConfigError(
