@@ -46,7 +46,7 @@ class FolderFiles:
         spec = spec_from_config(config, self.source)
         tables = {"generation_config.json": read_json_if_any(folder / "generation_config.json"), "config.json": config}
         if "text_config" in config and config.get("eos_token_id") is None:
-            tables["config.json"] = text_half(config, self.source)[0]
+            tables["config.json"] = dict(text_half(config, self.source)[0])
         self.eos_token_ids = eos_ids(tables, spec.vocab_size, self.source)
         self._files = open_shards(folder)
         self._where = {name: file for file in self._files for name in file.tensors}
