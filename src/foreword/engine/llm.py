@@ -87,7 +87,7 @@ class LLM(LLMBase):  # noqa: D101
         """Answer one prompt, piece by piece. Closing the iterator ends the request; a slow reader gets larger pieces.
 
         No piece ends inside a character or contains the beginning of a stop string. With `n` answers their pieces come in
-        turn (`Piece.sample_index`). The request begins with the first piece that is asked for.
+        turn (`Piece.sample_index`). The request begins with the first piece that is asked for, and so does `timeout_s`.
         """
         check_timeout(timeout_s)
         return self._pieces(self._prepare([prompt], params, drafting, request_id, streams=True), timeout_s)
