@@ -6,14 +6,16 @@ import random
 from types import SimpleNamespace
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from foreword.adapt import timing
 from foreword.adapt.acceptance import Calibration, RequestAcceptance, judged_edges, reach_probs, stated_edges
-from foreword.adapt.budget import SlowdownBudget, charges
+from foreword.adapt.budget import RetryInterval, SlowdownBudget, charges
 from foreword.adapt.controller import AdaptiveController
 from foreword.adapt.cost_model import PassCosts
 from foreword.adapt.history import HistoryController
-from foreword.adapt.selection import choose_nodes
+from foreword.adapt.selection import choose_nodes, nodes_to_read
 from foreword.adapt.timing import VERSION, WIDTHS, kept_costs, measure_costs
 from foreword.engine.stats import RequestStats
 from foreword.engine.step import StepRecord
@@ -440,3 +442,21 @@ def test_a_first_proposal_costs_what_is_read_for_it(drafter, grows):
     assert (asked[1] > 10 * asked[0]) == grows
     if not grows:
         assert asked[1] < 2 * asked[0], "a plain step, of which it is thought to be a part, takes longer too"
+
+
+@settings(max_examples=60)
+@given(st.data())
+def test_nodes_that_a_method_must_keep_bring_the_nodes_above_them(data):
+    """In a merged tree a node without a stated chance (lookahead's window) may hang below another drafter's guess."""
+    num_drafted = data.draw(st.integers(1, 12))
+    parents = [-1, *(data.draw(st.integers(0, node - 1)) for node in range(1, num_drafted + 1))]
+    stated = [1.0, *(data.draw(st.sampled_from([0.0, 0.2, 0.9])) for _ in range(num_drafted))]
+    tree = DraftTree(list(range(num_drafted + 1)), parents, 1, stated)
+    reached = [1.0]
+    for node in range(1, num_drafted + 1):
+        reached.append(min(stated[node], reached[parents[node]]))
+    paying = [node for node in range(1, num_drafted + 1) if reached[node] > 0.5]
+    keep, _ = nodes_to_read(tree, paying, reached, RetryInterval())
+    assert all(tree.parents[node] == 0 or tree.parents[node] in keep for node in keep)
+    assert {node for node in range(1, num_drafted + 1) if stated[node] == 0.0} | set(paying) <= set(keep)
+    tree.subset([0, *keep]).check()

@@ -9,7 +9,7 @@ is kept: that is the choice with which the rate itself, tokens over time, is hig
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from foreword.adapt.budget import RetryInterval
 from foreword.adapt.cost_model import PassCosts
@@ -78,7 +78,7 @@ def nodes_to_read(
         return [], NOTHING
     if tree.has_drawn_nodes or (tree.accept_probs is None and not tree.is_chain):
         return list(drafted), f"all {len(drafted)} nodes: the rule or the method takes this proposal whole"
-    fixed = [node for node in drafted if tree.accept_probs is not None and tree.accept_probs[node] == 0.0]
+    fixed = _with_parents(tree, (node for node in drafted if tree.accept_probs and tree.accept_probs[node] == 0.0))
     if paying:
         expected = sum(probs[node] for node in paying)
         reason = f"{len(paying)} of {len(drafted) - len(fixed)} nodes gain more than they cost: {expected:.1f} more tokens expected"
@@ -90,3 +90,13 @@ def nodes_to_read(
     best = probs[guesses[0]] if guesses else 0.0
     reason = f"no node gains more than it costs: the best of {len(guesses)} is accepted with probability {best:.0%}"
     return fixed, f"{reason}; retrying every {retry.num_steps} steps"
+
+
+def _with_parents(tree: DraftTree, nodes: Iterable[int]) -> list[int]:
+    """Drafted nodes and those between them and the root, ascending: in a merged tree these may be another drafter's guesses."""
+    found: set[int] = set()
+    for node in nodes:
+        while node >= tree.num_known and node not in found:
+            found.add(node)
+            node = tree.parents[node]
+    return sorted(found)
