@@ -111,7 +111,9 @@ class Workshop:
         except ForewordError as error:
             kind = "fault" if "\n" in str(error) or not str(error) else "refused"
             return Outcome(kind, what, str(error))
-        except Exception as error:
+        except (KeyboardInterrupt, SystemExit):
+            raise
+        except BaseException as error:  # a panic of a library in Rust is no Exception
             return Outcome("fault", what, f"{type(error).__name__}: {error}")
         finally:
             logging.disable(level)

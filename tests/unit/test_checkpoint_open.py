@@ -1,5 +1,6 @@
 """What a model may be called, what is said when it is not there, and that opening it is cheap."""
 
+import json
 import shutil
 import subprocess
 import sys
@@ -13,6 +14,7 @@ from foreword.checkpoint.hub import is_hub_name
 from foreword.errors import CheckpointError, DownloadError, ModelNotFoundError, UnsupportedModelError
 from foreword.progress import terminal_progress
 from tests.support.tiny_files import GGUF_SIZES, write_folder, write_gguf
+from tests.support.tiny_llm import write_tiny_llm
 from tests.support.tiny_models import TinyWeights, tiny_spec
 
 
@@ -146,3 +148,14 @@ def test_bars_are_drawn_on_stderr(capsys):
     output = capsys.readouterr()
     assert output.out == ""
     assert "fetching" in output.err
+
+
+def test_a_tokenizer_on_which_its_library_panics_is_a_damaged_file(tmp_path, capfd):
+    """A panic of Rust is no `Exception`: it would end a program that catches all of these."""
+    files = write_tiny_llm(tmp_path)
+    path = files.target / "tokenizer.json"
+    edited = json.loads(path.read_text())
+    edited["model"]["continuing_subword_prefix"] = "longer than any token"
+    path.write_text(json.dumps(edited))
+    with pytest.raises(CheckpointError, match="the tokenizer of .* cannot be read: .*; the files are damaged"):
+        _ = open_checkpoint(files.target, cache_dir=tmp_path / "cache").tokenizer

@@ -31,10 +31,17 @@ def reading(source: object) -> Iterator[None]:
         yield
     except ForewordError:
         raise
-    except _DAMAGE as error:
+    except BaseException as error:
+        if not isinstance(error, _DAMAGE) and not _is_panic(error):
+            raise
         raise CheckpointError(
             f"{source} cannot be read: {reason_of(error)}; the files are damaged, or another program's"
         ) from error
+
+
+def _is_panic(error: BaseException) -> bool:
+    """Whether a library in Rust gave up, as tokenizers does on some damaged files: no `Exception`, and of a type without a home."""
+    return type(error).__name__ == "PanicException"
 
 
 def reason_of(error: BaseException) -> str:
