@@ -94,6 +94,13 @@ def test_pieces_do_not_matter(syntax, text, cuts):
         assert whole[0] == text
 
 
+@pytest.mark.parametrize("text", ["[", "[[", " [ ", "[,", "{", ";", "[1, 2]"])
+@pytest.mark.parametrize("syntax", SYNTAXES, ids=lambda syntax: syntax.name)
+def test_an_answer_without_a_call_is_its_text_to_the_last_character(syntax, text):
+    """An answer of an opening bracket alone was taken for an empty list of calls, and lost."""
+    assert parse(text, syntax, NAMES) == (text, [])
+
+
 @settings(max_examples=200, deadline=None)
 @given(
     names=st.lists(st.sampled_from(NAMES), min_size=1, max_size=3),

@@ -79,7 +79,7 @@ class CallParser:
             self._content(held if held.strip(_SPACE) or not self.num_calls else "")
         elif not self._is_told and not (is_cut and self._is_tagged):
             left = self._section + held
-            self._content(left if left.strip(_SPACE + _LIST_MARKS) else "")
+            self._content(left if left.strip(_SPACE + _LIST_MARKS) or not self.num_calls else "")
         self._mode = "text"
         return self._taken()
 
