@@ -74,12 +74,9 @@ void PassThread::finish_draws(int, int begin, int end) {
 
 // Strips go to any thread, so of equal scores the lowest token is looked for.
 std::int32_t PassThread::best_of_threads(std::size_t fused) const {
-    Drawn best = best_lane(work_.threads[0].best[fused]);
-    for (const ThreadMemory& memory : work_.threads) {
-        const Drawn other = best_lane(memory.best[fused]);
-        if (other.score > best.score || (other.score == best.score && other.id < best.id)) best = other;
-    }
-    return token_of(best, shape_.vocab);
+    Best best = no_best();
+    for (const ThreadMemory& memory : work_.threads) take_better(best, memory.best[fused]);
+    return token_of(best_lane(best), shape_.vocab);
 }
 
 }  // namespace fw

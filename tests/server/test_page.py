@@ -103,15 +103,20 @@ def hold_at(decoder, number):
     return held
 
 
+def ask_and_hold(tab, gated):
+    """An answer of which thirty tokens have come, and no more do."""
+    settle(tab, max_tokens=3000)
+    held = hold_at(gated, 30)
+    ask(tab)
+    assert held.wait(30)
+    tab.page.wait_for_selector(".assistant .body > *")
+
+
 @pytest.mark.parametrize("how", ["button", "Escape"])
 def test_an_answer_grows_and_stop_ends_its_request(browser, gated, how):
     app = toy_app(gated, drafter="none")
     with opened(browser, app) as tab:
-        settle(tab, max_tokens=3000)
-        held = hold_at(gated, 30)
-        ask(tab)
-        assert held.wait(30)
-        tab.page.wait_for_selector(".assistant .body > *")
+        ask_and_hold(tab, gated)
         assert tab.page.locator(".assistant").get_attribute("aria-busy") == "true"
         if how == "button":
             tab.page.click("#stop")
@@ -133,11 +138,7 @@ def wait_until_idle(app):
 def test_leaving_the_page_ends_the_request_and_a_reload_shows_what_had_come(browser, gated):
     app = toy_app(gated, drafter="none")
     with opened(browser, app) as tab:
-        settle(tab, max_tokens=3000)
-        held = hold_at(gated, 30)
-        ask(tab)
-        assert held.wait(30)
-        tab.page.wait_for_selector(".assistant .body > *")
+        ask_and_hold(tab, gated)
         tab.page.reload()
         assert len(tab.page.locator(".assistant .body").inner_text()) > 0
         assert tab.page.locator(".assistant .note").inner_text() == "Stopped when the page was left."

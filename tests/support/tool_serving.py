@@ -2,19 +2,16 @@
 
 import contextlib
 import json
-import threading
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-
-import uvicorn
 
 from foreword.engine.async_llm import AsyncLLM
 from foreword.sampling.grammar import Grammar
 from foreword.sampling.params import SamplingParams
 from foreword.server.app import create_app
 from foreword.server.settings import ServerSettings
+from tests.support.serving import listening
 from tests.support.tool_models import SPECIAL, load_tool_model
 
 CITY = {
@@ -73,17 +70,5 @@ class ToolServer:
 def tool_server(folder: Path, template: str = "hermes", context_len: int = 2048, **settings) -> Iterator[ToolServer]:
     """The server of a tiny model, in a thread."""
     llm = ScriptedLLM(load_tool_model(folder, template, context_len), "ngram", batch_size=8)
-    app = create_app(llm, ServerSettings(model_name="tiny", **settings))
-    server = uvicorn.Server(uvicorn.Config(app, port=0, log_config=None, access_log=False, timeout_graceful_shutdown=5))
-    thread = threading.Thread(target=server.run)
-    thread.start()
-    try:
-        while not server.started:
-            assert thread.is_alive(), "the server did not start"
-            time.sleep(0.005)
-        port = server.servers[0].sockets[0].getsockname()[1]
-        yield ToolServer(f"http://127.0.0.1:{port}/v1", llm)
-    finally:
-        server.should_exit = True
-        thread.join(30)
-        assert not thread.is_alive()
+    with listening(create_app(llm, ServerSettings(model_name="tiny", **settings))) as address:
+        yield ToolServer(f"{address}/v1", llm)

@@ -1,6 +1,5 @@
 """GGUF metadata -> ModelSpec."""
 
-import logging
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -15,13 +14,11 @@ from foreword.checkpoint.gguf_layers import (
     refuse_options,
     rope_from_gguf,
 )
-from foreword.checkpoint.hf_rope import longrope_magnitude
+from foreword.checkpoint.hf_rope import longrope_context, longrope_magnitude
 from foreword.checkpoint.layer_table import layer_table
 from foreword.checkpoint.typed_keys import Options
 from foreword.config import Llama3RopeScaling, ModelSpec, short_repr
 from foreword.errors import CheckpointError, ConfigError, UnsupportedArchitectureError, UnsupportedModelError
-
-logger = logging.getLogger(__name__)
 
 _PLACE = " in the file's metadata"
 ROPE_FREQS = "rope_freqs.weight"
@@ -53,18 +50,17 @@ def architecture_of(header: GgufHeader, source: str) -> str:
 
 
 def options_of(header: GgufHeader, source: str) -> Options:
-    """The architecture's own options."""
+    """The architecture's own options, with the defaults of its family."""
     name = architecture_of(header, source)
-    return Options(_flat(header.metadata, f"{name}.", source), source, _PLACE, f"{name}.")
+    defaults = {f"{name}.{key}": value for key, value in FAMILIES[name].gguf_defaults.items()}
+    return Options({**defaults, **_flat(header.metadata, f"{name}.", source)}, source, _PLACE, f"{name}.")
 
 
 def spec_from_gguf(header: GgufHeader, source: str) -> ModelSpec:
     """What the model is; for `RopeSpec.llama3` and longrope's divisors see `with_rope_freqs` and `with_divisors`."""
     name = architecture_of(header, source)
     family = FAMILIES[name]
-    given = _flat(header.metadata, f"{name}.", source)
-    defaults = {f"{name}.{key}": value for key, value in family.gguf_defaults.items()}
-    options = Options({**defaults, **given}, source, _PLACE, f"{name}.")
+    options = options_of(header, source)
     hidden_size, num_heads = options.size("embedding_length"), options.size("attention.head_count")
     num_layers, context_len = options.size("block_count"), options.size("context_length")
     head_dim = options.size("attention.key_length", max(1, hidden_size // num_heads))
@@ -119,12 +115,7 @@ def with_divisors(spec: ModelSpec, short: Sequence[float], options: Options, has
     magnitude = options.number("rope.scaling.attn_factor", longrope_magnitude(spec.context_len / original, original))
     rope = replace(spec.rope, divisors=tuple(short), magnitude=magnitude)
     layers = tuple(replace(layer, rope=rope if layer.rope else None) for layer in spec.layers)
-    context_len = min(spec.context_len, original) if has_long else spec.context_len
-    if context_len < spec.context_len:
-        logger.warning(
-            f"{options.source}: longrope changes for texts beyond {original} tokens; its context is cut from "
-            f"{spec.context_len} to {original} tokens"
-        )
+    context_len = longrope_context(options.source, spec.context_len, original) if has_long else spec.context_len
     return replace(spec, rope=rope, layers=layers, context_len=context_len)
 
 

@@ -1,16 +1,13 @@
 """What config.json says of single layers: windows, and which rotary embedding each has."""
 
-import logging
 from collections.abc import Mapping
 
 from foreword.checkpoint.families import Family
-from foreword.checkpoint.hf_rope import original_len, rope_of, rope_options
+from foreword.checkpoint.hf_rope import longrope_context, original_len, rope_of, rope_options
 from foreword.checkpoint.layer_table import MAX_LAYERS, make_layers
 from foreword.checkpoint.typed_keys import Options
 from foreword.config import LayerSpec, RopeSpec
 from foreword.errors import UnsupportedModelError
-
-logger = logging.getLogger(__name__)
 
 _FULL, _WINDOWED = "full_attention", "sliding_attention"
 
@@ -27,7 +24,7 @@ def layers_from_config(
     """
     full, windowed = _ropes(options, family, head_dim)
     if full.divisors is not None:
-        context_len = _cut(options, context_len)
+        context_len = longrope_context(options.source, context_len, original_len(rope_options(options), options))
     windows = _windows(options, family, min(num_layers, MAX_LAYERS))
     has_rope = _has_rope(options, family, windows)
     ropes = [
@@ -35,17 +32,6 @@ def layers_from_config(
         for window, turns in zip(windows, has_rope, strict=True)
     ]
     return full, make_layers(windows, ropes, context_len), context_len
-
-
-def _cut(options: Options, context_len: int) -> int:
-    """Longrope has other factors for longer texts: a request would have to be read again when it outgrows the first ones."""
-    original = original_len(rope_options(options), options)
-    if original < context_len:
-        logger.warning(
-            f"{options.source}: longrope changes for texts beyond {original} tokens; its context is cut from {context_len} "
-            f"to {original} tokens"
-        )
-    return min(original, context_len)
 
 
 def _ropes(options: Options, family: Family, head_dim: int) -> tuple[RopeSpec, RopeSpec]:

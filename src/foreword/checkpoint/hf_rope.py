@@ -1,5 +1,6 @@
 """Rotary embeddings as config.json says them: `rope_parameters` (transformers 5) or `rope_theta` and `rope_scaling`."""
 
+import logging
 import math
 from collections.abc import Mapping
 from typing import Any
@@ -7,6 +8,8 @@ from typing import Any
 from foreword.checkpoint.typed_keys import Options
 from foreword.config import Llama3RopeScaling, QueryTemperature, RopeSpec, YarnRopeScaling, short_repr
 from foreword.errors import UnsupportedModelError
+
+logger = logging.getLogger(__name__)
 
 ROPE_TYPES = ("default", "linear", "llama3", "yarn", "longrope")
 
@@ -118,3 +121,13 @@ def _longrope(options: Options, outer: Options, shared: Mapping[str, Any]) -> Ro
 def longrope_magnitude(factor: float, original_context_len: int) -> float:
     """What longrope multiplies cosines and sines by [ding24]."""
     return math.sqrt(1 + math.log(factor) / math.log(original_context_len)) if factor > 1.0 else 1.0
+
+
+def longrope_context(source: str, context_len: int, original: int) -> int:
+    """Longrope has other factors for longer texts: a request would have to be read again when it outgrows the first ones."""
+    if original < context_len:
+        logger.warning(
+            f"{source}: longrope changes for texts beyond {original} tokens; its context is cut from {context_len} "
+            f"to {original} tokens"
+        )
+    return min(original, context_len)

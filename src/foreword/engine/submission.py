@@ -117,10 +117,11 @@ class Submission:
         self.deadline_s = None if timeout_s is None else self.arrived_s + timeout_s
         self.num_made = 0
         self.is_submitted = False  # the loop knows of it
-        self._unmade: dict[PreparedPrompt, deque[tuple[int, int]]] = {}  # place and number of the answers to make
+        self._turns = deque(self.prompts)  # whose answers are made next
+        self._unmade: dict[PreparedPrompt, range] = {}  # places of the answers that are not made
         place = 0
         for prompt in self.prompts:
-            self._unmade[prompt] = deque((place + sample, sample) for sample in range(prompt.params.n))
+            self._unmade[prompt] = range(place, place + prompt.params.n)
             place += prompt.params.n
 
     def prompt_of(self, request_id: RequestId) -> PreparedPrompt:
@@ -129,28 +130,30 @@ class Submission:
 
     def next_answer(self) -> Answer | None:
         """The next request that has not been made yet; None where all have."""
-        prompt = next(iter(self._unmade), None)
-        if prompt is None:
-            return None
-        place, sample = self._unmade[prompt].popleft()
-        if not self._unmade[prompt]:
-            del self._unmade[prompt]
-        return self._make(place, prompt, sample)
+        while self._turns:
+            prompt = self._turns[0]
+            if places := self._unmade[prompt]:
+                return self._make(prompt, places)
+            self._turns.popleft()
+        return None
 
     def end_unmade(self, reason: FinishReason, prompt: PreparedPrompt | None = None) -> list[Answer]:
         """The answers that have not begun, of one prompt or of all: ended before they began."""
-        ended = list(self._unmade) if prompt is None else [prompt]
-        places = [(one, *made) for one in ended for made in self._unmade.pop(one, ())]
-        answers = [self._make(place, one, sample) for one, place, sample in places]
+        answers = []
+        for one in self.prompts if prompt is None else (prompt,):
+            while places := self._unmade[one]:
+                answers.append(self._make(one, places))
         for answer in answers:
             answer.request.finish_reason = reason
         return answers
 
-    def _make(self, place: int, prompt: PreparedPrompt, sample: int) -> Answer:
-        request = prompt.request(sample)
+    def _make(self, prompt: PreparedPrompt, places: range) -> Answer:
+        """The request of the first of these places, which are those of the prompt's last answers."""
+        self._unmade[prompt] = places[1:]
+        request = prompt.request(prompt.params.n - len(places))
         request.arrived_s = self.arrived_s
         self.num_made += 1
-        return Answer(self, place, prompt, request)
+        return Answer(self, places[0], prompt, request)
 
 
 def check_timeout(timeout_s: float | None) -> None:

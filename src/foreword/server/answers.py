@@ -5,8 +5,9 @@ from difflib import SequenceMatcher
 from typing import Any
 
 from foreword.checkpoint.tokenizer import Tokenizer
-from foreword.engine.result import Result, TokenLogprob
+from foreword.engine.result import Piece, Result, TokenLogprob
 from foreword.engine.stats import RequestStats
+from foreword.server.wire.common import SamplingFields
 
 _FINISHED = {
     "abort": "stop",
@@ -85,6 +86,31 @@ def result_speculation(result: Result, tokenizer: Tokenizer) -> dict[str, Any]:
     return speculation(texts, result.drafted_by, result.stats, len(result.token_ids))
 
 
+def add_details(choice: dict[str, Any], asked: SamplingFields, result: Result, tokenizer: Tokenizer) -> None:
+    """What a request asked for beside the text of a whole answer."""
+    if asked.include_speculation:
+        choice["speculation"] = result_speculation(result, tokenizer)
+    if asked.return_token_ids:
+        choice["token_ids"] = result.token_ids
+
+
+class PieceDetails:
+    """The same for one streamed answer, piece by piece."""
+
+    def __init__(self, asked: SamplingFields, tokenizer: Tokenizer) -> None:
+        self._asked, self._texts = asked, TokenTexts(tokenizer)
+        self._num_new = 0
+
+    def add(self, choice: dict[str, Any], piece: Piece) -> None:
+        """Put what the piece brings into its choice."""
+        self._num_new += len(piece.token_ids)
+        if self._asked.include_speculation:
+            texts = self._texts.push(piece.token_ids, piece.result is not None)
+            choice["speculation"] = speculation(texts, piece.drafted_by, piece.stats, self._num_new)
+        if self._asked.return_token_ids:
+            choice["token_ids"] = piece.token_ids
+
+
 def chat_logprobs(logprobs: Sequence[TokenLogprob], tokenizer: Tokenizer) -> dict[str, Any]:
     """As chat completions have them."""
 
@@ -100,22 +126,21 @@ def completion_logprobs(
     logprobs: Sequence[TokenLogprob | None], token_ids: Sequence[int], tokenizer: Tokenizer, offset: int = 0
 ) -> dict[str, Any]:
     """As completions have them. `offset` is where the first token begins in the text."""
-    tokens = [tokenizer.token_bytes(token).decode(errors="replace") for token in token_ids]
+
+    def text_of(token: int) -> str:
+        return tokenizer.token_bytes(token).decode(errors="replace")
+
+    tokens = [text_of(token) for token in token_ids]
     offsets = []
     for token in tokens:
         offsets.append(offset)
         offset += len(token)
-    tops: list[dict[str, float] | None] = []
-    for entry in logprobs:
-        tops.append(
-            None
-            if entry is None
-            else {tokenizer.token_bytes(t).decode(errors="replace"): p for t, p in entry.top}
-            | {tokenizer.token_bytes(entry.token_id).decode(errors="replace"): entry.logprob}
-        )
     return {
         "tokens": tokens,
         "token_logprobs": [None if p is None else p.logprob for p in logprobs],
-        "top_logprobs": tops,
+        "top_logprobs": [
+            None if p is None else {text_of(token): logprob for token, logprob in (*p.top, (p.token_id, p.logprob))}
+            for p in logprobs
+        ],
         "text_offset": offsets,
     }

@@ -23,10 +23,10 @@ logger = logging.getLogger(__name__)
 
 RETRY_AFTER_S = 1
 _STATUS_TYPES = {
-    400: "invalid_request_error",
     401: "authentication_error",
     403: "permission_error",
     404: "not_found_error",
+    429: "rate_limit_error",
 }
 
 
@@ -58,8 +58,6 @@ class ApiError(Exception):
     def body(self) -> dict[str, Any]:
         """The error object."""
         kind = _STATUS_TYPES.get(self.status, "invalid_request_error" if self.status < 500 else "server_error")
-        if self.status == 429:
-            kind = "rate_limit_error"
         return {"error": {"message": self.message, "type": kind, "param": self.param, "code": self.code}}
 
     def response(self) -> JSONResponse:

@@ -45,8 +45,8 @@ def _vllm(seen: EngineSnapshot, model: str) -> Iterator[Metric]:
     yield finished
     drafters = seen.drafters.values()
     depth = max((len(one.accepted_at_depth) for one in drafters), default=0)
-    drafted = [sum(one.drafted_at_depth[0] for one in drafters if one.drafted_at_depth)]
-    yield _counter("vllm:spec_decode_num_drafts", "Steps with drafts", drafted[0], model)
+    num_drafts = sum(one.drafted_at_depth[0] for one in drafters if one.drafted_at_depth)
+    yield _counter("vllm:spec_decode_num_drafts", "Steps with drafts", num_drafts, model)
     yield _counter(
         "vllm:spec_decode_num_draft_tokens", "Drafted tokens", sum(one.drafted_tokens for one in drafters), model
     )

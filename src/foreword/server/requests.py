@@ -57,7 +57,7 @@ def chat_params(request: ChatRequest, limits: Limits, tools: ToolUse = NO_TOOLS)
         if _grammar(request, limits.settings) is not None:
             raise invalid("the answer cannot be a required call and a response_format at once", "tool_choice")
     most = limits.context_len if most is None else most
-    return tools.params(_params(request, limits, most, "max_tokens", logprobs, grammar))
+    return tools.params(_params(request, limits, most, logprobs, grammar))
 
 
 def completion_params(request: CompletionRequest, limits: Limits) -> SamplingParams:
@@ -66,8 +66,15 @@ def completion_params(request: CompletionRequest, limits: Limits) -> SamplingPar
     if request.best_of is not None and request.best_of != (request.n or 1):
         raise invalid("best_of is not supported beyond n; leave it out", "best_of")
     most = COMPLETION_TOKENS if request.max_tokens is None else request.max_tokens
-    params = _params(request, limits, most, "max_tokens", request.logprobs, None)
+    params = _params(request, limits, most, request.logprobs, None)
     return replace(params, prompt_logprobs=request.logprobs) if request.echo else params
+
+
+def predicted_ids(request: SamplingFields, tokenizer: Tokenizer) -> list[int] | None:
+    """Token ids of a predicted output; None where there is none."""
+    if request.prediction is None:
+        return None
+    return tokenizer.encode(text_of(request.prediction.content, "prediction.content"), add_special_tokens=False)
 
 
 def drafting_params(request: SamplingFields) -> DraftingParams:
@@ -153,7 +160,7 @@ def prompts_of(request: CompletionRequest, settings: ServerSettings) -> list[str
 
 
 def _params(
-    request: SamplingFields, limits: Limits, most: int, most_name: str, logprobs: int | None, grammar: Grammar | None
+    request: SamplingFields, limits: Limits, most: int, logprobs: int | None, grammar: Grammar | None
 ) -> SamplingParams:
     settings = limits.settings
     if request.n is not None and request.n > settings.max_n:
@@ -161,13 +168,13 @@ def _params(
     if logprobs is not None and not 0 <= logprobs <= settings.max_logprobs:
         raise invalid(f"{logprobs} top logprobs are asked for; allowed: 0 to {settings.max_logprobs}", "logprobs")
     if request.min_tokens is not None and request.min_tokens > most:
-        raise invalid(f"min_tokens is {request.min_tokens}, more than {most_name}, {most}", "min_tokens")
+        raise invalid(f"min_tokens is {request.min_tokens}, more than max_tokens, {most}", "min_tokens")
     given = {name: value for name in _SAME_NAMES if (value := getattr(request, name)) is not None}
     stop = () if request.stop is None else request.stop
     return SamplingParams(
         **given,
         max_tokens=min(most, limits.context_len),
-        top_k=max(request.top_k or 0, 0) if request.top_k != -1 else 0,
+        top_k=max(request.top_k or 0, 0),  # -1 is off too
         stop=(stop,) if isinstance(stop, str) else tuple(stop),
         logit_bias=_logit_bias(request.logit_bias),
         logprobs=logprobs,

@@ -83,22 +83,22 @@ def load_model(
     if not isinstance(show_progress, bool) and not callable(show_progress):
         raise ConfigError(f"show_progress is {show_progress!r}; allowed: True, False, or a function that is told")
     cache_dir = None if cache_dir is None else Path(cache_dir)
+    wants_native = runtime == "native" or dtype in NATIVE_DTYPES or (kv_dtype, isa) != ("auto", "auto")
     try:
         checkpoint = open_checkpoint(model, cache_dir=cache_dir, progress=show_progress)
     except UnsupportedArchitectureError as refusal:
-        if runtime == "native" or dtype in NATIVE_DTYPES or (kv_dtype, isa) != ("auto", "auto"):
+        if wants_native:
             raise
         choice = choose_runtime("torch", dtype, device)
         make_runtime(choice, threads)  # sets the threads, tries the device
         return through_transformers(model, choice, refusal)
     if choice.name == "native" and not checkpoint.spec.is_plain:
-        is_asked = runtime == "native" or dtype in NATIVE_DTYPES or (kv_dtype, isa) != ("auto", "auto")
-        checkpoint, choice = _for_native(checkpoint, choice, dtype, device, is_asked)
+        checkpoint, choice = _for_native(checkpoint, choice, dtype, device, wants_native)
     return _load(checkpoint, choice, make_runtime(choice, threads, cache_folder(cache_dir)), show_progress)
 
 
 def _for_native(
-    checkpoint: Checkpoint, choice: RuntimeChoice, dtype: str, device: str, is_asked: bool
+    checkpoint: Checkpoint, choice: RuntimeChoice, dtype: str, device: str, wants_native: bool
 ) -> tuple[Checkpoint, RuntimeChoice]:
     """A model whose layers the native runtime does not compute: without its windows, where that is all; else on torch."""
     narrow = checkpoint.spec.within_windows
@@ -106,7 +106,7 @@ def _for_native(
         cut = f"{choice.reason}; its context is cut to its window of {narrow.context_len} tokens, --runtime torch has all of it"
         return checkpoint.run_as(narrow), replace(choice, reason=cut)
     what = f"{checkpoint.source} ({checkpoint.spec.family}) has layers that the native runtime does not compute"
-    if is_asked:
+    if wants_native:
         raise UnsupportedModelError(f"{what}; leave --dtype and --runtime native out, and torch runs it")
     return checkpoint, replace(choose_runtime("torch", dtype, device), reason=what)
 

@@ -2,6 +2,7 @@
 
 import logging
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -105,8 +106,6 @@ def serve(
         max_body_bytes=max_body_bytes,
     )
     draft = opt.draft_options(drafter, speculative_config, num_speculative_tokens, adaptive, profile)
-
-    from dataclasses import replace
 
     from foreword.engine.async_llm import AsyncLLM
 

@@ -10,7 +10,7 @@ from foreword.engine.result import Piece, Result
 from foreword.sampling.drafting_params import DraftingParams
 from foreword.sampling.params import SamplingParams
 from foreword.server import answers
-from foreword.server.requests import chat_ids, chat_params, check_model, drafting_params, text_of
+from foreword.server.requests import chat_ids, chat_params, check_model, drafting_params, predicted_ids
 from foreword.server.served import Here, Served
 from foreword.server.sse import DONE, event, paced, streaming, while_connected
 from foreword.server.tools.use import DeltaWriter, ToolUse, tool_use
@@ -49,24 +49,13 @@ def _answer(asked: ChatRequest, served: Served, results: list[Result], tools: To
         }
         if result.logprobs is not None:
             choice["logprobs"] = answers.chat_logprobs(result.logprobs, served.tokenizer)
-        if asked.include_speculation:
-            choice["speculation"] = answers.result_speculation(result, served.tokenizer)
-        if asked.return_token_ids:
-            choice["token_ids"] = result.token_ids
+        answers.add_details(choice, asked, result, served.tokenizer)
         choices.append(choice)
     return {
         **served.head("chatcmpl", "chat.completion"),
         "choices": choices,
-        "usage": answers.usage(results, predicted_ids(asked, served)),
+        "usage": answers.usage(results, predicted_ids(asked, served.tokenizer)),
     }
-
-
-def predicted_ids(asked: ChatRequest, served: Served) -> list[int] | None:
-    """Token ids of a predicted output."""
-    if asked.prediction is None:
-        return None
-    text = text_of(asked.prediction.content, "prediction.content")
-    return served.tokenizer.encode(text, add_special_tokens=False)
 
 
 async def _chunks(
@@ -80,8 +69,7 @@ async def _chunks(
     head = served.head("chatcmpl", "chat.completion.chunk")
     stream = served.llm.stream(prompt, params, drafting=drafting, timeout_s=served.settings.request_timeout_s)
     results: list[Result] = []
-    texts = [answers.TokenTexts(served.tokenizer) for _ in range(params.n)]
-    counts = [0] * params.n
+    details = [answers.PieceDetails(asked, served.tokenizer) for _ in range(params.n)]
     writers = [DeltaWriter(tools) for _ in range(params.n)]
     try:
         await stream.start()
@@ -90,14 +78,15 @@ async def _chunks(
             yield event(head | {"choices": [_choice(index, delta)]})
         async for piece in paced(stream, served.settings.stream_pause_s / params.n):
             index = piece.sample_index
-            counts[index] += len(piece.token_ids)
             choice = _choice(index, *_delta(writers[index], piece))
-            _add_details(choice, asked, served, piece, texts[index], counts[index])
+            if piece.logprobs:
+                choice["logprobs"] = answers.chat_logprobs(piece.logprobs, served.tokenizer)
+            details[index].add(choice, piece)
             yield event(head | {"choices": [choice]})
             if piece.result is not None:
                 results.append(piece.result)
         if asked.stream_options is not None and asked.stream_options.include_usage:
-            used = await asyncio.to_thread(answers.usage, results, predicted_ids(asked, served))
+            used = await asyncio.to_thread(answers.usage, results, predicted_ids(asked, served.tokenizer))
             yield event(head | {"choices": [], "usage": used})
         yield DONE
     finally:
@@ -114,16 +103,3 @@ def _delta(writer: DeltaWriter, piece: Piece) -> tuple[dict[str, Any], str | Non
 
 def _choice(index: int, delta: dict[str, Any], reason: str | None = None) -> dict[str, Any]:
     return {"index": index, "delta": delta, "logprobs": None, "finish_reason": reason}
-
-
-def _add_details(
-    choice: dict[str, Any], asked: ChatRequest, served: Served, piece: Piece, texts: answers.TokenTexts, num_new: int
-) -> None:
-    """What the request asked for beside the text."""
-    if piece.logprobs:
-        choice["logprobs"] = answers.chat_logprobs(piece.logprobs, served.tokenizer)
-    if asked.include_speculation:
-        token_texts = texts.push(piece.token_ids, piece.result is not None)
-        choice["speculation"] = answers.speculation(token_texts, piece.drafted_by, piece.stats, num_new)
-    if asked.return_token_ids:
-        choice["token_ids"] = piece.token_ids

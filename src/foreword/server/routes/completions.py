@@ -10,7 +10,7 @@ from foreword.engine.result import Result
 from foreword.sampling.params import SamplingParams
 from foreword.server import answers
 from foreword.server.errors import invalid
-from foreword.server.requests import check_model, completion_params, drafting_params, prompts_of, text_of
+from foreword.server.requests import check_model, completion_params, drafting_params, predicted_ids, prompts_of
 from foreword.server.served import Here, Served
 from foreword.server.sse import DONE, event, paced, streaming, while_connected
 from foreword.server.wire.completions import CompletionRequest
@@ -30,21 +30,15 @@ async def completions(asked: CompletionRequest, request: Request, served: Here) 
     drafting, timeout_s = drafting_params(asked), served.settings.request_timeout_s
     work = served.llm.generate(prompts, params, drafting=drafting, timeout_s=timeout_s)
     results = await while_connected(request, work)
-    return await asyncio.to_thread(_answer, asked, served, params, results)
+    return await asyncio.to_thread(_answer, asked, served, results)
 
 
-def _answer(
-    asked: CompletionRequest, served: Served, params: SamplingParams, results: Sequence[Result]
-) -> dict[str, Any]:
+def _answer(asked: CompletionRequest, served: Served, results: Sequence[Result]) -> dict[str, Any]:
     choices = [_choice(place, result, asked, served) for place, result in enumerate(results)]
-    predicted = None
-    if asked.prediction is not None:
-        text = text_of(asked.prediction.content, "prediction.content")
-        predicted = served.tokenizer.encode(text, add_special_tokens=False)
     return {
         **served.head("cmpl", "text_completion"),
         "choices": choices,
-        "usage": answers.usage(results, predicted),
+        "usage": answers.usage(results, predicted_ids(asked, served.tokenizer)),
     }
 
 
@@ -61,10 +55,9 @@ def _choice(index: int, result: Result, asked: CompletionRequest, served: Served
         if asked.echo:
             ids = [*result.prompt_token_ids, *ids]
         choice["logprobs"] = answers.completion_logprobs(entries, ids, served.tokenizer)
-    if asked.include_speculation:
-        choice["speculation"] = answers.result_speculation(result, served.tokenizer)
+    answers.add_details(choice, asked, result, served.tokenizer)
     if asked.return_token_ids:
-        choice |= {"token_ids": result.token_ids, "prompt_token_ids": result.prompt_token_ids}
+        choice["prompt_token_ids"] = result.prompt_token_ids
     return choice
 
 
@@ -75,13 +68,12 @@ async def _chunks(
     timeout_s = served.settings.request_timeout_s
     stream = served.llm.stream(prompt, params, drafting=drafting_params(asked), timeout_s=timeout_s)
     results: list[Result] = []
-    texts = [answers.TokenTexts(served.tokenizer) for _ in range(params.n)]
-    counts, lengths = [0] * params.n, [0] * params.n
+    details = [answers.PieceDetails(asked, served.tokenizer) for _ in range(params.n)]
+    lengths = [0] * params.n
     try:
         await stream.start()
         async for piece in paced(stream, served.settings.stream_pause_s / params.n):
             index, reason = piece.sample_index, None
-            counts[index] += len(piece.token_ids)
             if piece.result is not None:
                 results.append(piece.result)
                 reason = answers.finish_reason(piece.result)
@@ -90,11 +82,7 @@ async def _chunks(
                 choice["logprobs"] = answers.completion_logprobs(
                     piece.logprobs, piece.token_ids, served.tokenizer, lengths[index]
                 )
-            if asked.include_speculation:
-                token_texts = texts[index].push(piece.token_ids, piece.result is not None)
-                choice["speculation"] = answers.speculation(token_texts, piece.drafted_by, piece.stats, counts[index])
-            if asked.return_token_ids:
-                choice["token_ids"] = piece.token_ids
+            details[index].add(choice, piece)
             lengths[index] += len(piece.text)
             yield event(head | {"choices": [choice]})
         if asked.stream_options is not None and asked.stream_options.include_usage:

@@ -10,11 +10,10 @@ from fastapi import APIRouter, Request
 from foreword.engine.result import Result
 from foreword.server import answers
 from foreword.server.errors import as_api_error
-from foreword.server.requests import chat_ids, chat_params, check_model, drafting_params
+from foreword.server.requests import chat_ids, chat_params, check_model, drafting_params, predicted_ids
 from foreword.server.responses.asked import as_chat
 from foreword.server.responses.head import ended, response_object
 from foreword.server.responses.items import ItemWriter
-from foreword.server.routes.chat import predicted_ids
 from foreword.server.served import Here, Served
 from foreword.server.sse import event, paced, streaming, while_connected
 from foreword.server.tools.use import ToolUse, tool_use
@@ -50,7 +49,7 @@ def _answer(result: Result, head: dict[str, Any], chat: ChatRequest, served: Ser
 
 
 def _ended(result: Result, writer: ItemWriter, chat: ChatRequest, served: Served) -> dict[str, Any]:
-    made = ended(result, writer.output, predicted_ids(chat, served))
+    made = ended(result, writer.output, predicted_ids(chat, served.tokenizer))
     if chat.include_speculation:
         made["speculation"] = answers.result_speculation(result, served.tokenizer)
     return made

@@ -9,7 +9,7 @@ from foreword.server.tools.grammar import Tool
 from foreword.server.tools.syntax import CallSyntax
 
 Message = Mapping[str, Any]
-_SHORT_ID = 9  # letters and digits: what Mistral's templates insist on
+SHORT_ID = 9  # letters and digits: what Mistral's templates insist on
 
 _INSTRUCTIONS = """\
 You can call functions. These are the functions, each with a JSON schema of its arguments:
@@ -67,9 +67,9 @@ def arguments_of(given: Any) -> Any:
 
 
 def _short(call_id: str) -> str:
-    if len(call_id) == _SHORT_ID and call_id.isalnum() and call_id.isascii():
+    if len(call_id) == SHORT_ID and call_id.isalnum() and call_id.isascii():
         return call_id
-    return hashlib.sha256(call_id.encode()).hexdigest()[:_SHORT_ID]
+    return hashlib.sha256(call_id.encode()).hexdigest()[:SHORT_ID]
 
 
 def _without_tool_roles(messages: Sequence[Message]) -> list[dict[str, Any]]:

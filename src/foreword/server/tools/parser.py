@@ -166,9 +166,7 @@ class CallParser:
             self._tell(call.name or "")
         if self._is_told:
             self._add_arguments(call.take())
-        if call.is_done:
-            self._mode, self._is_told = "between", self._is_told
-        elif call.is_failed and self._is_told:
+        if call.is_done or (call.is_failed and self._is_told):
             self._mode = "between"
         elif call.is_failed:
             self._give_up()

@@ -12,14 +12,13 @@ from foreword.sampling.grammar import Grammar
 from foreword.sampling.params import SamplingParams
 from foreword.server.errors import invalid
 from foreword.server.tools.grammar import Tool, calls_grammar
-from foreword.server.tools.messages import Message, with_tools
+from foreword.server.tools.messages import SHORT_ID, Message, with_tools
 from foreword.server.tools.parser import CallParser, ContentDelta, Delta, joined
 from foreword.server.tools.syntax import PLAIN, CallSyntax, SpecialTags, syntax_of
 from foreword.server.wire.tools import FunctionSpec, NamedChoice, ToolSpec
 
 MOST_TOOLS = 128
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
-_SHORT_ID = 9
 _LETTERS = string.ascii_letters + string.digits
 Mode = Literal["auto", "none", "required"]
 
@@ -79,7 +78,7 @@ class ToolUse:
     def new_id(self) -> str:
         """For a call."""
         if self.syntax.short_ids:
-            return "".join(secrets.choice(_LETTERS) for _ in range(_SHORT_ID))
+            return "".join(secrets.choice(_LETTERS) for _ in range(SHORT_ID))
         return f"call_{secrets.token_hex(12)}"
 
     def read(self, text: str, *, is_cut: bool) -> tuple[str, list[dict[str, Any]]]:
