@@ -5,6 +5,7 @@ import platform
 import shutil
 import subprocess
 import sys
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,9 @@ from foreword.checkpoint.trained_drafters import trained_drafter_names
 from foreword.config import STEADY_METHOD
 from foreword.draft.draft_config import DraftConfig
 from foreword.engine.kv_budget import default_budget
+from foreword.runtime.cpu_cores import allowed_cpus, find_cores
 from foreword.runtime.native_load import available_bytes
+from foreword.runtime.native_threads import cpu_quota
 from foreword.runtime.select import choose_runtime, native_problem
 
 _COMPILERS = ("c++", "g++", "clang++", "cl")
@@ -48,7 +51,7 @@ def machine_facts() -> dict[str, Any]:
         "foreword": versions().get("foreword", "0.0.0"),
         "python": platform.python_version(),
         "platform": f"{platform.system()} {platform.machine()}",
-        "cpu": {"name": _cpu_name(), "logical_cores": os.cpu_count(), "features": _cpu_features()},
+        "cpu": {"name": _cpu_name(), "logical_cores": os.cpu_count(), "features": _cpu_features(), **_cores()},
         "torch": _torch(),
         "native": {"is_available": problem is None, "problem": problem, "cost": _NATIVE_COST if problem else None},
         "choice": {"runtime": choice.name, "dtype": choice.dtype, "device": choice.device, "reason": choice.reason},
@@ -96,6 +99,11 @@ def _torch() -> dict[str, Any]:
         "capability": torch.backends.cpu.get_cpu_capability(),
         "gpus": [torch.cuda.get_device_name(i) for i in range(num_gpus)],
     }
+
+
+def _cores() -> dict[str, Any]:
+    """Those that this process may use."""
+    return {"cores": [asdict(core) for core in find_cores(allowed_cpus())], "quota_cores": cpu_quota()}
 
 
 def _cpu_name() -> str:

@@ -1,29 +1,16 @@
 """How many threads a CPU runtime should use: physical cores that this process may run on."""
 
 import math
-import os
 from pathlib import Path
 
-_CPUS = Path("/sys/devices/system/cpu")
+from foreword.runtime.cpu_cores import allowed_cpus, find_cores
 
 
 def default_threads() -> int:
     """Physical cores within the process's affinity, at most what the container's CPU quota allows; at least 1."""
-    try:
-        cpus = os.sched_getaffinity(0)
-    except AttributeError:  # not Linux
-        cpus = set(range(os.cpu_count() or 1))
-    cores = {_core_of(cpu) for cpu in cpus}
+    cores = find_cores(allowed_cpus())
     quota = cpu_quota()
     return max(1, len(cores) if quota is None else min(len(cores), math.ceil(quota)))
-
-
-def _core_of(cpu: int) -> str:
-    """A name shared by the hardware threads of one core."""
-    try:
-        return (_CPUS / f"cpu{cpu}" / "topology" / "thread_siblings_list").read_text().strip()
-    except OSError:
-        return str(cpu)
 
 
 def cpu_quota(root: Path = Path("/sys/fs/cgroup")) -> float | None:

@@ -9,7 +9,10 @@ from foreword.cli import options as opt
 from foreword.cli.output import console, count_text, print_json
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from foreword.bench.cache_check import CacheCheck
+    from foreword.runtime.cpu_cores import Core
 
 
 def doctor(
@@ -56,8 +59,25 @@ def _print_check(found: "CacheCheck") -> None:
         screen.print(f"- {count_text(found.num_leftovers, 'leftover')} of stopped programs removed")
 
 
+def cores_text(cores: "Sequence[Core]", num_logical: int | None, quota: float | None) -> str:
+    """The cores by kind, and what keeps the process from using all of the machine."""
+    parts = []
+    for kind in sorted({core.kind for core in cores if core.kind}, reverse=True):  # P before E
+        some = [core for core in cores if core.kind == kind]
+        details = [f"{some[0].max_mhz / 1000:.1f} GHz"] if some[0].max_mhz else []
+        details += [f"{len(some[0].cpus)} threads each"] if len(some[0].cpus) > 1 else []
+        parts.append(f"{len(some)} {kind}" + (f" ({', '.join(details)})" if details else ""))
+    text = f"{len(cores)} physical" + (f": {', '.join(parts)}" if parts else "")
+    num_allowed = sum(len(core.cpus) for core in cores)
+    if num_logical is not None and num_allowed < num_logical:
+        text += f"; may run on {num_allowed} of {num_logical} logical cores"
+    return text if quota is None else f"{text}; the container grants the time of {quota:g}"
+
+
 def _print_facts(facts: dict[str, Any]) -> None:
     from rich.table import Table
+
+    from foreword.runtime.cpu_cores import Core
 
     cpu, native, cache = facts["cpu"], facts["native"], facts["cache"]
     gpu = ", ".join(facts["torch"]["gpus"]) or "none"
@@ -66,6 +86,7 @@ def _print_facts(facts: dict[str, Any]) -> None:
         "foreword": facts["foreword"],
         "python": f"{facts['python']} on {facts['platform']}",
         "processor": f"{cpu['name']}, {cpu['logical_cores']} logical cores",
+        "cores": cores_text([Core(**core) for core in cpu["cores"]], cpu["logical_cores"], cpu["quota_cores"]),
         "instructions": ", ".join(cpu["features"]) or "none of those that the kernels use",
         "torch": f"{facts['torch']['version']}, {facts['torch']['threads']} threads, {facts['torch']['capability']}",
         "GPU": gpu,
