@@ -37,6 +37,7 @@ class EngineMetrics:
         self.num_unstarted = 0  # ended before they were admitted
         self.num_steps = 0
         self.prompt_tokens = self.cached_tokens = self.generated_tokens = 0
+        self.stored_tokens = 0
         self.prefix_cache_queries = self.prefix_cache_hits = 0
         self.prefix_cache_evictions = self.num_preempted = 0
         self.kv_cache_bytes = self.prefix_cache_bytes = 0
@@ -57,6 +58,12 @@ class EngineMetrics:
         self.cached_tokens += request.stats.cached_tokens
         self.prefix_cache_queries += 1
         self.prefix_cache_hits += request.stats.cached_tokens > 0
+
+    def loaded(self, request: Request, had: int) -> None:
+        """A request that was admitted with `had` cached tokens got more from the disk."""
+        self.cached_tokens += request.stats.cached_tokens - had
+        self.stored_tokens += request.stats.cached_tokens - had
+        self.prefix_cache_hits += had == 0 and request.stats.cached_tokens > 0
 
     def stepped(self, requests: Sequence[Request], record: StepRecord) -> None:
         """A pass was run for these requests."""
@@ -111,6 +118,7 @@ class EngineMetrics:
             num_steps=self.num_steps,
             prompt_tokens=self.prompt_tokens,
             cached_tokens=self.cached_tokens,
+            stored_tokens=self.stored_tokens,
             generated_tokens=self.generated_tokens,
             prefix_cache_queries=self.prefix_cache_queries,
             prefix_cache_hits=self.prefix_cache_hits,

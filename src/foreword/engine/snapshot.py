@@ -53,6 +53,7 @@ class EngineSnapshot:
     num_steps: int  # passes of the target
     prompt_tokens: int  # of requests that were admitted
     cached_tokens: int  # of those, found in the prefix cache instead of read
+    stored_tokens: int  # of these, loaded from the folder of `prompt_cache`
     generated_tokens: int
     prefix_cache_queries: int  # requests that looked for their prompt's beginning
     prefix_cache_hits: int  # those that found some of it
