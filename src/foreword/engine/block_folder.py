@@ -14,6 +14,7 @@ from foreword.files import PART_SUFFIX, sweep_folder
 
 logger = logging.getLogger(__name__)
 
+_WRITES_UNSEEN = 64  # after so many the folder is looked at in any case
 _DEPTH_NS = 1_000_000  # what is found after something else counts as used so much earlier, and is removed before it
 
 
@@ -30,11 +31,12 @@ class BlockFolder:
         self.folder, self._suffix, self.max_bytes = folder, suffix, max_bytes
         self.num_bytes = 0  # of all files, as of the last look
         self._seen_ns = -1  # of the folder, then
+        self._num_written = 0
         self._is_writable = True
         try:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             sweep_folder(folder)
-            self._look()
+            self._make_room(0)
         except OSError as error:
             self._stop(error)
 
@@ -48,16 +50,17 @@ class BlockFolder:
 
     def has(self, name: str) -> bool:
         """Whether there is such a file."""
-        return (self.folder / name).exists()
+        try:
+            return (self.folder / name).exists()
+        except OSError:  # the folder may not be searched
+            return False
 
     def use(self, name: str, used_ns: int, depth: int) -> bool:
         """Note that a file was used, with `depth` others before it; False where there is none."""
         try:
             os.utime(self.folder / name, ns=(used_ns, used_ns - depth * _DEPTH_NS))
-        except FileNotFoundError:
-            return False
-        except OSError:  # it is there, and not ours to change
-            pass
+        except OSError:
+            return self.has(name)  # there, and not ours to change
         return True
 
     def write(self, name: str, parts: list[bytes | memoryview], used_ns: int, depth: int) -> bool:
@@ -69,6 +72,7 @@ class BlockFolder:
             self._make_room(size)
             self._write_whole(name, parts, used_ns - depth * _DEPTH_NS)
             self.num_bytes += size
+            self._num_written += 1
             self._seen_ns = self.folder.stat().st_mtime_ns
         except OSError as error:
             self._stop(error)
@@ -98,7 +102,8 @@ class BlockFolder:
 
     def _make_room(self, size: int) -> None:
         """Remove files until there is room for `size` bytes; a sixteenth more, so that this is not done at every write."""
-        if self.folder.stat().st_mtime_ns != self._seen_ns:  # another process was here
+        # Another process was here, or may have been at the moment of a write of ours.
+        if self.folder.stat().st_mtime_ns != self._seen_ns or self._num_written % _WRITES_UNSEEN == 0:
             self._look()
         if self.num_bytes + size <= self.max_bytes:
             return
