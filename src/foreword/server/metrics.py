@@ -83,6 +83,9 @@ def _own(seen: EngineSnapshot, model: str) -> Iterator[Metric]:
         seen.prefix_cache_evictions,
         model,
     )
+    yield _counter(
+        "foreword:prompt_cache_tokens", "Tokens of prompts that came from --prompt-cache", seen.stored_tokens, model
+    )
     yield _counter("foreword:steps", "Passes of the target", seen.num_steps, model)
     yield _counter("foreword:draft_seconds", "Time in the drafter", seen.draft_s, model)
     yield _counter("foreword:target_seconds", "Time in the target's passes", seen.target_s, model)

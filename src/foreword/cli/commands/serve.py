@@ -104,7 +104,7 @@ def serve(
         ) from error
     key = None if api_key_file is None else _key(api_key_file)
     settings = ServerSettings(
-        model_name=served_model_name or "model",
+        model_name="model" if served_model_name is None else served_model_name,  # its own, once it is loaded
         host=host,
         port=port,
         api_key=key,
