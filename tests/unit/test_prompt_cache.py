@@ -341,7 +341,7 @@ def test_what_another_process_wrote_counts_for_the_bound(tmp_path):
     with llm_of(tmp_path, prompt_cache_bytes=bound) as one, llm_of(tmp_path, prompt_cache_bytes=bound) as other:
         for i in range(6):
             for llm in (one, other):
-                llm.generate([[i, *LONG[:150]]], PARAMS)
+                llm.generate([[i, int(llm is one), *LONG[:150]]], PARAMS)
                 wait_until(lambda llm=llm: all(r.is_saved for r in list(llm.engine.memory.prefixes.finished)))
                 assert sum(path.stat().st_size for path in files(tmp_path)) <= bound
 
