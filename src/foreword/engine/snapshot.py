@@ -73,6 +73,8 @@ class EngineSnapshot:
     saved_s: float = field(default=0.0)
     drafted_tokens_by: dict[str, int] = field(default_factory=dict)
     accepted_tokens_by: dict[str, int] = field(default_factory=dict)
+    # Why so many tokens were drafted, of every request in every pass: reasons of the policy without their figures.
+    plan_reasons: dict[str, int] = field(default_factory=dict)
 
     def as_dict(self) -> dict[str, Any]:
         """Nested dictionaries, lists and numbers, as `json.dumps` takes them."""

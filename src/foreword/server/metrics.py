@@ -93,6 +93,12 @@ def _own(seen: EngineSnapshot, model: str) -> Iterator[Metric]:
     yield _gauge(
         "foreword:saved_seconds", "Saved against plain decoding, estimated, by ended requests", seen.saved_s, model
     )
+    plans = CounterMetricFamily(
+        "foreword:plans", "Requests in passes by why so many tokens were drafted", labels=(*_LABELS, "reason")
+    )
+    for reason, count in seen.plan_reasons.items():
+        plans.add_metric((model, "0", reason), count)
+    yield plans
     for name, help_text, counted in (
         ("foreword:drafted_tokens", "Drafted tokens of ended requests by what proposed them", seen.drafted_tokens_by),
         ("foreword:accepted_tokens", "Accepted ones", seen.accepted_tokens_by),
