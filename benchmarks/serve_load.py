@@ -29,6 +29,7 @@ from typing import Any
 from benchmarks.serve_client import Client, Server, Streamed, ask, client_of, load, serving
 from foreword.bench.workloads import stratified
 from foreword.cli.prompt_file import read_prompts
+from tests.support.tiny_chat import write_tiny_chat
 
 CLIENTS = (1, 4, 8, 16)
 MIB = 1 << 20
@@ -163,10 +164,10 @@ def _leave_memory(folder: Path) -> int:
 
 
 async def drops(args: argparse.Namespace) -> dict[str, Any]:
-    rng, asked = random.Random(1), questions(args)  # noqa: S311
+    rng, asked = random.Random(1), [question[: args.most_letters] for question in questions(args)]  # noqa: S311
     bodies = [chat(q, args, seed=s, temperature=t) for q in asked for s, t in ((1, 0), (2, 0.8), (3, 1.0))]
     memory, counts = [], {"right": 0, "wrong": 0, "dropped": 0, "refused": 0}
-    with serving(*args.serve) as server:
+    with tempfile.TemporaryDirectory() as folder, serving(*_model(args, Path(folder)), *args.serve) as server:
         async with client_of(server) as client:
             expected = [(await ask(client, body)).text for body in bodies]
             longest_s = max([(await ask(client, body)).total_s for body in bodies[:8]]) * 4
@@ -199,6 +200,11 @@ async def drops(args: argparse.Namespace) -> dict[str, Any]:
         "memory_mib": memory,
         "left": {name: stuck["engine"][name] for name in LEFT},
     }
+
+
+def _model(args: argparse.Namespace, folder: Path) -> tuple[str, ...]:
+    """Options for a tiny random model, where that is asked for: a thousand requests in a minute."""
+    return ("--model", str(write_tiny_chat(folder))) if args.tiny else ()
 
 
 async def alone(args: argparse.Namespace) -> dict[str, Any]:
@@ -254,6 +260,8 @@ def main() -> int:
     parser.add_argument("--max-tokens", type=int, default=64)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--count", type=int, default=10_000)
+    parser.add_argument("--tiny", action="store_true", help="drops: of a tiny random model")
+    parser.add_argument("--most-letters", type=int, default=None, help="drops: cut prompts there")
     parser.add_argument("--clients", type=int, nargs="*", default=None)
     parser.add_argument("--against", default=None, metavar="URL", help="another server, with /v1")
     parser.add_argument("--model-name", default=None, help="what that server calls its model")
