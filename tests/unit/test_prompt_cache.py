@@ -6,6 +6,7 @@ import os
 import stat
 import subprocess
 import sys
+import threading
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -127,6 +128,17 @@ def test_while_requests_run_saving_takes_a_small_share_of_the_time(tmp_path):
     assert engine.save(is_idle=True)
     assert not engine.save(is_idle=True)
     assert len(files(tmp_path)) == 4
+
+
+def test_a_server_that_never_rests_saves_too(tmp_path, monkeypatch):
+    monkeypatch.setattr(disk_prefixes, "_BUSY_SHARE", 1)
+    with llm_of(tmp_path) as llm:
+        stream = llm.stream([1, 2, 3], SamplingParams(max_tokens=4000, ignore_eos=True))
+        next(stream)
+        llm.generate([LONG], PARAMS)
+        wait_until(lambda: len(files(tmp_path)) == 4)
+        assert llm.snapshot().num_running == 1
+        stream.close()
 
 
 def test_others_go_on_while_a_long_prefix_is_loaded(tmp_path):
@@ -400,6 +412,45 @@ def test_a_request_that_was_aborted_or_failed_is_not_saved(tmp_path):
         next(stream)
         stream.close()
     assert files(tmp_path) == []
+
+
+def test_a_load_that_fails_ends_its_request_alone(tmp_path, monkeypatch):
+    answers(tmp_path, [LONG])
+    with llm_of(tmp_path) as llm:
+        engine = llm.engine
+        bad, good = [llm._prepare([p], PARAMS, None)[0].request(0) for p in (LONG, [3, 4])]
+        monkeypatch.setattr(type(engine.parts.target.cache), "load_rows", lambda *_: 1 / 0)
+        for request in (bad, good):
+            engine.add(request)
+        while engine.step():
+            pass
+    assert isinstance(bad.error, ZeroDivisionError)
+    assert good.new_ids == plain_tokens(decoder_of(), [3, 4], PARAMS)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there are no forks here")
+@pytest.mark.filterwarnings("ignore:.*fork")
+def test_a_fork_while_something_is_saved(tmp_path, monkeypatch):
+    llm = llm_of(tmp_path)
+    store = llm.engine.memory.disk.store
+    is_saving, may_go_on, write = threading.Event(), threading.Event(), store.write
+    monkeypatch.setattr(store, "write", lambda *args: (is_saving.set(), may_go_on.wait(20), write(*args))[2])
+    llm.generate([LONG], PARAMS)
+    assert is_saving.wait(20)
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            may_go_on.set()
+            (result,) = llm.generate([LONG], PARAMS)
+            assert result.token_ids == plain_tokens(decoder_of(), LONG, PARAMS)
+            code = 0 if result.stats.cached_tokens == 299 else 2
+        finally:
+            os._exit(code)
+    assert os.waitpid(child, 0)[1] == 0
+    may_go_on.set()
+    llm.close()
+    assert len(files(tmp_path)) == 4
 
 
 def test_prompt_logprobs_read_everything(tmp_path):

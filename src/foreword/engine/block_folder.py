@@ -91,8 +91,9 @@ class BlockFolder:
     def _write_whole(self, name: str, parts: list[bytes | memoryview], changed_ns: int) -> None:
         # Not flushed to the disk: what a loss of power damages is noticed when it is read.
         part = self.folder / f"{name}.{secrets.token_hex(8)}{PART_SUFFIX}"
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
         try:
-            with os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+            with os.fdopen(os.open(part, flags, 0o600), "wb") as file:
                 for data in parts:
                     file.write(data)
             os.utime(part, ns=(changed_ns, changed_ns))

@@ -162,7 +162,10 @@ class Engine:
             loading = next((request for request in self.running if self.memory.is_loading(request)), None)
             if loading is not None:
                 had = loading.stats.cached_tokens
-                self.memory.load(loading)
+                try:
+                    self.memory.load(loading)
+                except Exception as error:  # of this request alone
+                    self._fail([loading], error)
                 self.metrics.loaded(loading, had)
             ready = [request for request in self.running if not self.memory.is_loading(request)]
             if ready or not self.running:
