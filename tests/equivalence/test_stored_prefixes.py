@@ -147,32 +147,6 @@ def test_saved_rows_hold_nothing_but_rows(model):
     assert len(saved[0]) == len(saved[1])
 
 
-def test_what_the_kernels_refuse(model):
-    if model.choice.name != "native":
-        pytest.skip("the torch runtime asserts")
-    cache, slot = filled(model, 40)
-    handle, row_bytes = cache.handle, cache.region_bytes(64) // 64
-    for first, size, message in [
-        (8, 16, "rows begin at 8; allowed: multiples of 16"),
-        (48, 16, "rows begin at 48; allowed: 0 to 40"),
-        (-16, 16, "rows begin at -16"),
-        (32, 16, "16 rows from 32 on are more than the 40 that are committed"),
-        (0, 15, "are no whole groups of 16 rows"),
-    ]:
-        with pytest.raises(ValueError, match=message):
-            handle.save_rows(slot, first, np.empty(size * row_bytes, np.uint8))
-    with pytest.raises(ValueError, match="slot 7 is not open"):
-        cache.load_rows(7, np.empty(0, np.uint8))
-    with pytest.raises(ValueError, match="rows begin at 40; allowed: multiples of 16"):
-        cache.load_rows(slot, np.empty(16 * row_bytes, np.uint8))
-    cache.truncate(slot, 32)
-    with pytest.raises(ValueError, match="48 rows do not fit behind 32 of 64"):
-        cache.load_rows(slot, np.empty(48 * row_bytes, np.uint8))
-    with pytest.raises(ValueError, match="are no whole groups"):
-        cache.load_rows(slot, np.empty(7, np.uint8))
-    assert cache.length(slot) == 32
-
-
 def test_another_format_of_keys_and_values_finds_nothing(files, tmp_path):
     if native_problem():
         pytest.skip("the native kernels are not built")
