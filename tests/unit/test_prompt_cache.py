@@ -278,10 +278,15 @@ def test_a_prefix_longer_than_the_folder_keeps_its_beginning(tmp_path):
 
 
 def test_files_of_others_are_left_alone(tmp_path):
-    (tmp_path / "mine.txt").write_text("x" * 10_000)
-    answers(tmp_path, [LONG], prompt_cache_bytes=5 * FILE_BYTES)
-    answers(tmp_path, [LONG[::-1]], prompt_cache_bytes=5 * FILE_BYTES)
-    assert (tmp_path / "mine.txt").stat().st_size == 10_000
+    mine = [tmp_path / name for name in ("mine.txt", "table.rows", "film.part", "ab.rows.part", f"{'ab' * 32}.rows~")]
+    for path in mine:
+        path.write_text("x" * 10_000)
+        os.utime(path, (1, 1))
+    for prompt in (LONG, LONG[::-1]):
+        with llm_of(tmp_path, prompt_cache_bytes=5 * FILE_BYTES) as llm:
+            llm.generate([prompt], PARAMS)
+    assert [path.stat().st_size for path in mine] == [10_000] * len(mine)
+    assert answers(tmp_path, [LONG[::-1]]) == [192], "they take no part of the bound"
 
 
 def test_a_full_disk_is_said_once_and_the_engine_goes_on(tmp_path, monkeypatch, caplog):
@@ -362,7 +367,7 @@ WRITER = """
 import sys
 from pathlib import Path
 from foreword.engine.block_folder import BlockFolder
-folder = BlockFolder(Path(sys.argv[1]), ".rows", 1 << 26)
+folder = BlockFolder(Path(sys.argv[1]), "[0-9]+.rows", 1 << 26)
 print("ready", flush=True)
 for turn in range(10**9):
     assert folder.write(f"{turn % 100}.rows", [bytes([turn % 100]) * (1 << 20)], 10**18 + turn, 0)

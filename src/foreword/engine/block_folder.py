@@ -6,14 +6,16 @@ Several processes may share it. The time of a file's last change says when it wa
 import contextlib
 import logging
 import os
+import re
 import secrets
 import time
 from pathlib import Path
 
-from foreword.files import PART_SUFFIX, sweep_folder
+from foreword.files import PART_SUFFIX
 
 logger = logging.getLogger(__name__)
 
+_OLD_S = 24 * 3600.0  # after which a part is nobody's
 _WRITES_UNSEEN = 64  # after so many the folder is looked at in any case
 _DEPTH_NS = 1_000_000  # what is found after something else counts as used so much earlier, and is removed before it
 
@@ -23,19 +25,20 @@ class BlockFolder:
 
     Args:
         folder: made, for its owner alone, where it is not there.
-        suffix: of the files. Others in the folder are never touched.
+        pattern: of the files' whole names. Others in the folder are never touched, whatever they are.
         max_bytes: most that the files may take together.
     """
 
-    def __init__(self, folder: Path, suffix: str, max_bytes: int) -> None:
-        self.folder, self._suffix, self.max_bytes = folder, suffix, max_bytes
+    def __init__(self, folder: Path, pattern: str, max_bytes: int) -> None:
+        self.folder, self.max_bytes = folder, max_bytes
+        self._pattern = re.compile(rf"{pattern}(?P<part>\.[0-9a-f]{{16}}{re.escape(PART_SUFFIX)})?")
         self.num_bytes = 0  # of all files, as of the last look
         self._seen_ns = -1  # of the folder, then
         self._num_written = 0
         self._is_writable = True
         try:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            sweep_folder(folder)
+            self._sweep()
             self._make_room(0)
         except OSError as error:
             self._stop(error)
@@ -123,16 +126,26 @@ class BlockFolder:
 
     def _files(self) -> list[tuple[int, int, Path]]:
         """When changed, how large, and where; parts that are being written too, as the newest."""
+        found, now_ns = [], time.time_ns()
+        for path, is_part, status in self._entries():
+            found.append((now_ns if is_part else status.st_mtime_ns, status.st_size, path))
+        return found
+
+    def _sweep(self) -> None:
+        """Remove what killed writers left; not what may still be written."""
+        for path, is_part, status in self._entries():
+            if is_part and time.time() - status.st_mtime > _OLD_S:
+                path.unlink(missing_ok=True)
+
+    def _entries(self) -> list[tuple[Path, bool, os.stat_result]]:
+        """Our files, and whether they are parts."""
         found = []
         with os.scandir(self.folder) as entries:
             for entry in entries:
-                is_part = entry.name.endswith(PART_SUFFIX) and self._suffix in entry.name
-                if not is_part and not entry.name.endswith(self._suffix):
-                    continue
-                with contextlib.suppress(FileNotFoundError):
-                    status = entry.stat(follow_symlinks=False)
-                    changed_ns = time.time_ns() if is_part else status.st_mtime_ns
-                    found.append((changed_ns, status.st_size, self.folder / entry.name))
+                if match := self._pattern.fullmatch(entry.name):
+                    with contextlib.suppress(FileNotFoundError):
+                        status = entry.stat(follow_symlinks=False)
+                        found.append((self.folder / entry.name, match["part"] is not None, status))
         return found
 
     def _stop(self, error: OSError) -> None:

@@ -28,7 +28,7 @@ logger = logging.getLogger(__name__)
 
 STORED_ROWS = 64  # of a file
 assert STORED_ROWS % ROW_GROUP == 0
-SUFFIX = ".rows"
+_NAMES = r"[0-9a-f]{64}\.rows"
 _VERSION = 1  # of the files, and of what foreword's own code computes: raise it where either changes
 _MAGIC = b"fwprefix"
 _HEAD = struct.Struct("<8sI32sQ")
@@ -47,7 +47,7 @@ class PrefixStore:
 
     def __init__(self, folder: Path, key: bytes, num_bytes: int, max_bytes: int) -> None:
         self._key, self._num_bytes = key, num_bytes
-        self._files = BlockFolder(folder, SUFFIX, max_bytes)
+        self._files = BlockFolder(folder, _NAMES, max_bytes)
         self._has_told = False
 
     def digests(self, token_ids: Sequence[int], num_tokens: int) -> list[bytes]:
@@ -151,4 +151,4 @@ def _foreword_version() -> str:
 
 
 def _name(digest: bytes) -> str:
-    return digest.hex() + SUFFIX
+    return f"{digest.hex()}.rows"
