@@ -50,7 +50,7 @@ class LLMBase:
             nothing runs, and found by model and tokens. The tokens of answers are the same. Prompts can be recovered
             from it, so it is made for its owner alone.
         prompt_cache_bytes: most that its files may take, above which those used longest ago are removed.
-        runtime, dtype, device, kv_dtype, isa, threads, cache_dir, show_progress: see `load_model`.
+        runtime, dtype, device, kv_dtype, isa, threads, share_weights, cache_dir, show_progress: see `load_model`.
 
     Raises:
         ConfigError: an argument is wrong; before anything is loaded.
@@ -79,6 +79,7 @@ class LLMBase:
         kv_dtype: str = "auto",
         isa: str = "auto",
         threads: int | None = None,
+        share_weights: bool = False,
         cache_dir: str | Path | None = None,
         show_progress: bool = False,
     ) -> None:
@@ -103,6 +104,7 @@ class LLMBase:
                 "kv_dtype": kv_dtype,
                 "isa": isa,
                 "threads": threads,
+                "share_weights": share_weights,
                 "cache_dir": cache_dir,
                 "show_progress": show_progress,
             },
