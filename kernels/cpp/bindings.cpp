@@ -156,6 +156,20 @@ void bind_cache(nb::module_& m) {
                 self.copy_out(slot, keys.data(), values.data());
             },
             "slot"_a, "keys"_a, "values"_a)
+        .def(
+            "save_rows",
+            [](KvCache& self, int slot, std::int64_t first, Vector<std::uint8_t> out) {
+                const WithoutGil released;
+                self.save_rows(slot, first, span_of(out));
+            },
+            "slot"_a, "first"_a, "out"_a)
+        .def(
+            "load_rows",
+            [](KvCache& self, int slot, Vector<const std::uint8_t> in) {
+                const WithoutGil released;
+                self.load_rows(slot, span_of(in));
+            },
+            "slot"_a, "rows"_a)
         .def_prop_ro("num_open", &KvCache::num_open)
         .def_prop_ro("num_bytes", &KvCache::num_bytes);
 }

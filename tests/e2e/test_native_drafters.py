@@ -84,6 +84,21 @@ def test_the_table_that_comes_with_foreword_is_asked_by_auto(model, plain):
     assert LLM(model).engine.parts.drafter.name == "suffix,ngram_lm"
 
 
+def test_prefixes_from_the_disk(model, tmp_path):
+    """A chat that goes on after a restart, with a drafter that learns from what is read and has not seen its beginning."""
+    first = {"role": "user", "content": "Explain, with an example each: " + ", ".join(str(n) for n in range(24))}
+    params = SamplingParams(max_tokens=12, ignore_eos=True)
+    with LLM(model, "none", prompt_cache=tmp_path) as llm:
+        (answer,) = llm.generate([[first]], params)
+    chat = [first, {"role": "assistant", "content": answer.text}, {"role": "user", "content": "Shorter, please."}]
+    (cold,) = LLM(model, "none", batch_size=1, prefix_cache=False).generate([chat], params)
+    method = "auto" if trained_drafter("eagle3", model.checkpoint.fingerprint) is None else "eagle3"
+    with LLM(model, method, prompt_cache=tmp_path) as llm:
+        (result,) = llm.generate([chat], params)
+    assert result.stats.cached_tokens >= 128
+    assert result.token_ids == cold.token_ids
+
+
 def test_a_short_soak(model):
     """720 tokens of chains, trees, bursts and flaws; `make soak` does 100,000."""
     counts = soak(model, num_prompts=3, tokens_per_run=40)
