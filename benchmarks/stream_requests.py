@@ -46,7 +46,9 @@ def _functions(data: Path) -> list[str]:
 def _edits(data: Path) -> list[str]:
     """Blocks of code of the documentation, each with one of a few wishes."""
     text = (data / "text" / "python_docs.txt").read_text(encoding="utf-8")
-    blocks = [re.sub(r"(?m)^ {3,4}", "", block).strip() for block in re.findall(r"::\n\n((?: {3,}.*\n|\n){4,14})", text)]
+    blocks = [
+        re.sub(r"(?m)^ {3,4}", "", block).strip() for block in re.findall(r"::\n\n((?: {3,}.*\n|\n){4,14})", text)
+    ]
     blocks = [block for block in blocks if 120 <= len(block) <= 600]
     step = len(blocks) // NUM_REQUESTS
     return [f"{_EDITS[i % len(_EDITS)]}:\n\n```python\n{block}\n```" for i, block in enumerate(blocks[::step])]
@@ -57,7 +59,10 @@ def _summaries(data: Path) -> list[str]:
     text = (data / "text" / "python_docs.txt").read_text(encoding="utf-8")
     paragraphs = [" ".join(part.split()) for part in text.split("\n\n")]
     long = [part for part in paragraphs if 400 <= len(part) <= 900 and part[0].isupper()]
-    return [f"Summarize this part of the documentation in two sentences:\n\n{part}" for part in long[:: len(long) // NUM_REQUESTS]]
+    return [
+        f"Summarize this part of the documentation in two sentences:\n\n{part}"
+        for part in long[:: len(long) // NUM_REQUESTS]
+    ]
 
 
 def _mails(data: Path) -> list[str]:
@@ -100,7 +105,9 @@ def record(data: Path, out: Path, seconds: float, temperature: float) -> bool:
                 return False
             part = wanted[first : first + _BATCH]
             prompts: list[Prompt] = [[{"role": "user", "content": text}] for _, _, text in part]
-            params = [SamplingParams(max_tokens=MAX_TOKENS, temperature=temperature, seed=index) for _, index, _ in part]
+            params = [
+                SamplingParams(max_tokens=MAX_TOKENS, temperature=temperature, seed=index) for _, index, _ in part
+            ]
             for (kind, index, _), result in zip(part, llm.generate(prompts, params), strict=True):
                 row = {"kind": kind, "index": index, "prompt": result.prompt_token_ids, "answer": result.token_ids}
                 file.write(json.dumps(row) + "\n")

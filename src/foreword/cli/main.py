@@ -14,7 +14,20 @@ from typing import Annotated
 
 import typer
 
-from foreword.cli.commands import bench, chat, check, demo, doctor, estimate, generate, profile, serve, train, tune
+from foreword.cli.commands import (
+    bench,
+    chat,
+    check,
+    demo,
+    doctor,
+    estimate,
+    forget,
+    generate,
+    profile,
+    serve,
+    train,
+    tune,
+)
 from foreword.cli.commands import inspect as inspect_model
 from foreword.errors import ForewordError
 
@@ -43,6 +56,7 @@ app.command(name="estimate")(estimate.estimate)
 app.command(name="tune")(tune.tune)
 app.command(name="train")(train.train)
 app.command(name="serve")(serve.serve)
+app.command(name="forget")(forget.forget)
 app.command(name="doctor")(doctor.doctor)
 
 

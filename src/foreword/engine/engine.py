@@ -108,8 +108,12 @@ class Engine:
         self.metrics.holds(self.memory)
 
     def close(self) -> None:
-        """Free what is kept beside running requests."""
+        """Free what is kept beside running requests; drafters write what they keep beyond the process."""
         self.memory.close()
+        try:
+            self.parts.drafter.close()
+        except Exception:
+            logger.warning("drafter %s failed to end", self.parts.drafter.name, exc_info=True)
         self.metrics.holds(self.memory)
 
     def _admit(self) -> None:

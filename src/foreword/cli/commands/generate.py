@@ -62,6 +62,8 @@ def generate(
     num_speculative_tokens: opt.NumSpeculativeTokens = None,
     adaptive: opt.Adaptive = False,
     profile: opt.Profile = None,
+    memory: opt.MemoryFile = None,
+    remember: opt.Remember = False,
     verifier: opt.Verifier = "match",
     runtime: opt.Runtime = "auto",
     dtype: opt.Dtype = "auto",
@@ -115,7 +117,7 @@ def generate(
     if n > 1 and all_turns:
         raise ConfigError("--n and --all-turns do not go together: which of the answers would the next turn follow?")
     lines = _lines(prompt, prompts, reference, raw=raw, all_turns=all_turns, limit=limit)
-    draft = opt.draft_options(drafter, speculative_config, num_speculative_tokens, adaptive, profile)
+    draft = opt.draft_options(drafter, speculative_config, num_speculative_tokens, adaptive, profile, memory, remember)
 
     from foreword.cli.answer_record import record
     from foreword.cli.conversation import Conversation, answer

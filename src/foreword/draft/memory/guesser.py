@@ -10,30 +10,25 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from foreword.draft.lookup.ngram_table import NgramTable
-from foreword.draft.memory.mixer import CELL_BITS, CELLS, MEMORY_2, OWN_TEXT, TABLE, Mixer
+from foreword.draft.memory.memory import Memory
+from foreword.draft.memory.mixer import CELL_BITS, CELLS, MEMORY_2, OWN_TEXT, TABLE
 from foreword.draft.memory.own_text import OwnPlace, OwnText
-from foreword.draft.memory.store import LONGEST, ORDERS, MemoryStore, context_hashes
+from foreword.draft.memory.store import LONGEST, context_hashes
 
 LEAST = 0.1  # least chance of being reached: nodes below cost more than they gain, on every machine that was measured
+_LEAST_TO_GO_ON = 0.15  # of being reached, to look at what comes after: it would have to be nearly certain
+_MOST_ORDERS = 3  # contexts of the memory that are heard, the longest ones
 _LEAST_SHARE = 0.02  # of a place's tokens, those that are less likely are not weighed
 _MOST_SUM = 0.99  # of the chances of a place's tokens together
 _NAMES = ("memory", "memory", "memory", "memory", "suffix", "ngram_lm")  # of the sources, for `DraftTree.sources`
 
 
-@dataclass(frozen=True)
-class Weighed:
-    """One token at one place."""
-
-    evidence: tuple[int, ...]
-    chance: float
-
-
-@dataclass
+@dataclass(slots=True)
 class Place:
     """One place of a draft: what was weighed there, and the places after it."""
 
     which: int  # set of the mixer's weights
-    weighed: dict[int, Weighed]
+    weighed: dict[int, tuple[float, list[int]]]  # by token: its chance, and the evidence for it
     after: dict[int, "Place"] = field(default_factory=dict)
 
 
@@ -48,113 +43,105 @@ class Draft:
     sources: list[str]
 
 
-@dataclass(frozen=True)
-class _Spot:
-    """Where a draft may go on."""
-
-    last_ids: list[int]
-    own: OwnPlace
-    depth: int
-    node: int
+_Open = tuple[
+    float, int, int, int, "Place", list[int], OwnPlace, int
+]  # -chance, order, token, parent node, its place, ...
 
 
 class Guesser:
     """The sources that all requests share.
 
     Args:
-        store: what was learned of earlier answers.
-        mixer: how the sources are weighed.
+        memory: what was learned of earlier answers, and how the sources are weighed.
         table: of the model's answers; None where there is none.
     """
 
-    def __init__(self, store: MemoryStore, mixer: Mixer, table: NgramTable | None) -> None:
-        self.store, self.mixer, self.table = store, mixer, table
+    def __init__(self, memory: Memory, table: NgramTable | None) -> None:
+        self.memory, self.table = memory, table
 
     def draft(self, last_ids: Sequence[int], own_text: OwnText, num_nodes: int, depth: int) -> Draft:
         """The likeliest tokens after `last_ids`, at most `num_nodes` and `depth` in a row."""
-        spot = _Spot(list(last_ids[-LONGEST:]), own_text.end, 0, -1)
-        place = self._weigh(spot, own_text)
+        ids, own, place_depth, node = list(last_ids[-LONGEST:]), own_text.end, 0, -1
+        place: Place | None = self._weigh(ids, own_text, own)
         draft = Draft(place, [], [], [], [])
-        open_tokens: list[tuple[float, int, int, _Spot, Place]] = []
+        open_tokens: list[_Open] = []
         reached, order = 1.0, 0
         while True:
-            if spot.depth < depth:
-                for token, weighed in place.weighed.items():
-                    if (chance := reached * weighed.chance) >= LEAST:
+            if place is not None and place_depth < depth:
+                for token, (share, _) in place.weighed.items():
+                    if (chance := reached * share) >= LEAST:
                         order += 1
-                        heapq.heappush(open_tokens, (-chance, order, token, spot, place))
+                        heapq.heappush(open_tokens, (-chance, order, token, node, place, ids, own, place_depth))
             if not open_tokens or len(draft.token_ids) == num_nodes:
                 return draft
-            negative, _, token, before, parent = heapq.heappop(open_tokens)
-            reached = -negative
-            spot = _Spot(
-                [*before.last_ids[1 - LONGEST :], token],
-                own_text.moved(before.own, token),
-                before.depth + 1,
-                len(draft.token_ids),
-            )
+            negative, _, token, parent, before, ids, own, place_depth = heapq.heappop(open_tokens)
+            reached, node, place_depth, place = -negative, len(draft.token_ids), place_depth + 1, None
             draft.token_ids.append(token)
-            draft.parents.append(before.node)
+            draft.parents.append(parent)
             draft.chances.append(reached)
-            draft.sources.append(_NAMES[self._first_source(parent.weighed[token].evidence)])
-            if len(draft.token_ids) < num_nodes:
-                place = parent.after[token] = self._weigh(spot, own_text)
+            draft.sources.append(_NAMES[self._first_source(before.weighed[token][1])])
+            if reached >= _LEAST_TO_GO_ON and len(draft.token_ids) < num_nodes:
+                ids, own = [*ids[1 - LONGEST :], token], own_text.moved(own, token)
+                place = before.after[token] = self._weigh(ids, own_text, own)
 
     def learn(self, root: Place, token_ids: Sequence[int]) -> None:
         """The answer went on with these tokens after a draft's root."""
         place: Place | None = root
-        learn = self.mixer.learn
+        learn = self.memory.mixer.learn
         for token in token_ids:
             if place is None:
                 return
-            for guess, weighed in place.weighed.items():
-                learn(place.which, weighed.evidence, weighed.chance, guess == token)
+            for guess, (chance, evidence) in place.weighed.items():
+                learn(place.which, evidence, chance, guess == token)
             place = place.after.get(token)
 
-    def _weigh(self, spot: _Spot, own_text: OwnText) -> Place:
+    def _weigh(self, last_ids: Sequence[int], own_text: OwnText, own: OwnPlace) -> Place:
         """The tokens that any source names, the chances of all of them together below 1."""
-        named = [one for one in self._named(spot, own_text) if one[1]]
-        longest = max((MEMORY_2 - source + 1 for source, _ in named if source <= MEMORY_2), default=0)
-        which = 2 * longest + any(source == OWN_TEXT for source, _ in named)
-        tokens = {token for _, cells in named for token in cells}
-        chance, weighed, total = self.mixer.chance, {}, 0.0
-        for token in tokens:
-            evidence = tuple([cells.get(token, source << CELL_BITS) for source, cells in named])
+        which, named = self._named(last_ids, own_text, own)
+        known = [source << CELL_BITS for source, _ in named]
+        evidences: dict[int, list[int]] = {}
+        for index, (_, cells) in enumerate(named):
+            for token, cell in cells:
+                evidence = evidences.get(token)
+                if evidence is None:
+                    evidence = evidences[token] = known.copy()
+                evidence[index] = cell
+        chance, weighed, total = self.memory.mixer.chance, {}, 0.0
+        for token, evidence in evidences.items():
             share = chance(which, evidence)
             if share >= _LEAST_SHARE:
-                weighed[token] = Weighed(evidence, share)
+                weighed[token] = (share, evidence)
                 total += share
         if total > _MOST_SUM:
-            weighed = {token: Weighed(w.evidence, w.chance * _MOST_SUM / total) for token, w in weighed.items()}
+            weighed = {token: (share * _MOST_SUM / total, evidence) for token, (share, evidence) in weighed.items()}
         return Place(which, weighed)
 
-    def _named(self, spot: _Spot, own_text: OwnText) -> list[tuple[int, dict[int, int]]]:
-        """Of each source, the cells of the tokens that it names."""
-        after, named = self.store.after, []
-        for order, hashed in enumerate(context_hashes(spot.last_ids)):
-            found = after(hashed)
-            source = MEMORY_2 - order
-            first = (source << CELL_BITS) + 1
-            if len(found) == 1:
-                ((token, strength),) = found
-                named.append((source, {token: first + 16 + min(strength // 17, 14)}))
-            elif found:
-                named.append((source, {token: first + strength // 17 for token, strength in found}))
-        if spot.own.matches:
-            length = spot.own.length
-            first = (OWN_TEXT << CELL_BITS) + 1 + 7 * (0 if length < 2 else 1 if length < 4 else 2 if length < 8 else 3)
-            shares = own_text.after(spot.own)
-            named.append((OWN_TEXT, {token: first + min(int(share * 7), 6) for token, share in shares.items()}))
-        if self.table is not None:
+    def _named(
+        self, last_ids: Sequence[int], own_text: OwnText, own: OwnPlace
+    ) -> tuple[int, list[tuple[int, list[tuple[int, int]]]]]:
+        """The mixer's set of weights, and of each source that knows the place its tokens, each with its cell."""
+        after, named, which = self.memory.store.after, [], 0
+        hashes = context_hashes(last_ids)
+        for order in range(len(hashes) - 1, -1, -1):
+            if found := after(hashes[order]):
+                source = MEMORY_2 - order
+                first = (source << CELL_BITS) + (17 if len(found) == 1 else 1)
+                named.append((source, [(token, first + (strength * 15 >> 8)) for token, strength in found]))
+                which = which or 2 * (order + 1)
+                if len(named) == _MOST_ORDERS:
+                    break
+        if own.matches:
+            length = own.length
+            first = (OWN_TEXT << CELL_BITS) + (1 if length < 2 else 8 if length < 4 else 15 if length < 8 else 22)
+            shares = own_text.after(own)
+            named.append((OWN_TEXT, [(token, first + int(share * 6.99)) for token, share in shares.items()]))
+            which += 1
+        if self.table is not None and (table := self.table.after(last_ids)):
             first = (TABLE << CELL_BITS) + 1
-            found = self.table.after(spot.last_ids)
-            named.append((TABLE, {token: first + min(int(share * 31), 30) for token, share in found}))
-        return named
+            named.append((TABLE, [(token, first + int(share * 30)) for token, share in table]))
+        return which, named
 
-    def _first_source(self, evidence: tuple[int, ...]) -> int:
+    def _first_source(self, evidence: Sequence[int]) -> int:
         """The source whose word weighs most."""
         naming = [cell for cell in evidence if cell & CELLS - 1]
-        return max(naming, key=self.mixer.log_odds) >> CELL_BITS
-
-
-__all__ = ["ORDERS", "Draft", "Guesser", "Place"]
+        return max(naming, key=self.memory.mixer.log_odds) >> CELL_BITS

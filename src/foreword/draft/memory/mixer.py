@@ -9,22 +9,25 @@ models [mahoney05]. Both follow the text within some hundred tokens and keep no 
 evidence, however often repeated, drives them anywhere else.
 """
 
-import math
 from collections.abc import Sequence
+from math import exp, log
 
 import numpy as np
 from jaxtyping import Float
 
-MEMORY_5, MEMORY_4, MEMORY_3, MEMORY_2, OWN_TEXT, TABLE = range(6)  # sources; those of the store by tokens of the context
+MEMORY_5, MEMORY_4, MEMORY_3, MEMORY_2, OWN_TEXT, TABLE = range(
+    6
+)  # sources; those of the store by tokens of the context
 NUM_SOURCES = 6
 CELL_BITS = 5
 CELLS = 1 << CELL_BITS  # of a source; the first says: it knows the context, and names other tokens
 NUM_SETS = 10  # of weights: which sources know the context decides which is used
 _LEAST, _MOST = 1e-3, 1 - 1e-3  # no chance is stated more firmly
+_MOST_TOTAL = 6.9  # its log odds
 _MOST_WEIGHT, _MOST_BIAS = 3.0, 6.0
 _WEIGHT = 0.35  # of each source in the beginning
 _RATE, _BIAS_RATE = 0.02, 0.01  # of learning
-_PRIOR = 6.0  # hits and misses that a cell's first share counts for
+_PRIOR = 3.0  # hits and misses that a cell's first share counts for
 _REMEMBERED = 200.0  # hits and misses that a cell's share counts at most
 
 Evidence = Sequence[int]  # cells, numbered over all sources
@@ -51,7 +54,9 @@ class Mixer:
         total = self._biases[which]
         for cell in evidence:
             total += weights[cell >> CELL_BITS] * odds[cell]
-        return min(max(1.0 / (1.0 + math.exp(-total)), _LEAST), _MOST)
+        if total > _MOST_TOTAL:
+            return _MOST
+        return 1.0 / (1.0 + exp(-total)) if total > -_MOST_TOTAL else _LEAST
 
     def learn(self, which: int, evidence: Evidence, chance: float, hit: bool) -> None:
         """Whether a token that was given this chance came."""
@@ -64,7 +69,7 @@ class Mixer:
             count = self._counts[cell] = min(self._counts[cell] + 1.0, _REMEMBERED)
             share = self._shares[cell] + (hit - self._shares[cell]) / count
             share = self._shares[cell] = min(max(share, _LEAST), _MOST)
-            odds[cell] = math.log(share / (1.0 - share))
+            odds[cell] = log(share / (1.0 - share))
 
     def log_odds(self, cell: int) -> float:
         """What a cell has come to."""
@@ -95,7 +100,7 @@ def _first_share(cell: int) -> float:
 
 
 def _log_odds(share: float) -> float:
-    return math.log(share / (1.0 - share))
+    return log(share / (1.0 - share))
 
 
 def _within(value: float, most: float) -> float:

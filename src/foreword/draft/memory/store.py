@@ -42,15 +42,10 @@ class MemoryStore:
     def __init__(self, num_bytes: int, vocab_size: int) -> None:
         if vocab_size > 1 << _TOKEN_BITS:
             raise ConfigError(f"vocab_size is {vocab_size}; a memory holds token ids below {1 << _TOKEN_BITS}")
-        self._row_bits = (num_bytes // BYTES_PER_ROW).bit_length() - 1
-        self.rows: UInt32[np.ndarray, "rows 4"] = np.zeros((1 << self._row_bits, 4), dtype=np.uint32)
-        self._shift = 64 - self._row_bits
+        row_bits = (num_bytes // BYTES_PER_ROW).bit_length() - 1
+        self.rows: UInt32[np.ndarray, "rows 4"] = np.zeros((1 << row_bits, 4), dtype=np.uint32)
+        self._shift = 64 - row_bits
         self._at = self.rows.reshape(-1).data  # Python reads and writes single numbers faster there than in the array
-
-    @property
-    def num_bytes(self) -> int:
-        """Of the table."""
-        return self.rows.nbytes
 
     @property
     def num_contexts(self) -> int:
@@ -83,11 +78,6 @@ class MemoryStore:
         if not third:
             return (first >> 8, first & 255), (second >> 8, second & 255)
         return (first >> 8, first & 255), (second >> 8, second & 255), (third >> 8, third & 255)
-
-    def merge(self, rows: UInt32[np.ndarray, "rows 4"]) -> None:
-        """Take over the rows of another table of this size that are stronger than those in their places."""
-        stronger = _strengths(rows) > _strengths(self.rows)
-        self.rows[stronger] = rows[stronger]
 
     def _count(self, hashed: int, token: int) -> None:
         at = self._at
@@ -133,13 +123,17 @@ class MemoryStore:
 
 def context_hashes(last_ids: Sequence[int]) -> list[int]:
     """Of the contexts that end with the last of `last_ids`, the shortest first; fewer where there are fewer tokens."""
-    key, hashes, length = 0, [], 0
-    for token in reversed(last_ids):
+    key, hashes = 0, []
+    for length, token in enumerate(reversed(last_ids), 1):
         key = (key * _FACTOR + token + 1) & _MASK
-        length += 1
         if length > 1:
             hashes.append((key ^ key >> 29) * _MIX & _MASK)
     return hashes
+
+
+def merged(rows: UInt32[np.ndarray, "rows 4"], others: UInt32[np.ndarray, "rows 4"]) -> UInt32[np.ndarray, "rows 4"]:
+    """Of two tables of one size, the stronger row of each place, the first one's among equals."""
+    return np.where((_strengths(others) > _strengths(rows))[:, None], others, rows)
 
 
 def _strength(at: memoryview, base: int) -> int:
