@@ -5,10 +5,10 @@
 
 A context is the hash of the last 2, 3, 4 or 5 tokens. The strength of a continuation, 1 to 255, is an average that forgets: a
 quarter of the way to 255 with each time that the token followed, a quarter of the way to 0 with each time that another did.
-Seen once it is 64, four times in a row 175. A fourth continuation takes the place of the weakest one.
+Seen once it is 64, four times in a row 174. A fourth continuation takes the place of the weakest one.
 
-A context that finds its pair taken weakens the weaker row by half and takes it once little is left of it, so rows that are in
-use stay and those that are not go. The rows hold hashes and token ids: who has the table can guess at what was said.
+A context that finds its pair taken weakens the weaker row by half, the other by an eighth, and takes the weaker one once little is
+left of it. So rows that are in use stay and those that are not go. The rows hold hashes and token ids: who has the table can guess at what was said.
 """
 
 from collections.abc import Sequence
@@ -112,12 +112,11 @@ class MemoryStore:
         if at[base]:
             other = base ^ 4
             if not at[other] or _strength(at, other) < _strength(at, base):
-                base = other
-        if at[base] and _strength(at, base) > _WEAK:
-            for entry in (base + 1, base + 2, base + 3):
-                if value := at[entry]:
-                    at[entry] = value >> 8 << 8 | ((value & 255) >> 1 or 1)
-            return
+                base, other = other, base
+            if at[base] and _strength(at, base) > _WEAK:
+                _fade(at, base, 1)
+                _fade(at, other, 3)
+                return
         at[base], at[base + 1], at[base + 2], at[base + 3] = tag, token << 8 | _FRESH, 0, 0
 
 
@@ -134,6 +133,14 @@ def context_hashes(last_ids: Sequence[int]) -> list[int]:
 def merged(rows: UInt32[np.ndarray, "rows 4"], others: UInt32[np.ndarray, "rows 4"]) -> UInt32[np.ndarray, "rows 4"]:
     """Of two tables of one size, the stronger row of each place, the first one's among equals."""
     return np.where((_strengths(others) > _strengths(rows))[:, None], others, rows)
+
+
+def _fade(at: memoryview, base: int, shift: int) -> None:
+    """Take a half (`shift` 1), a quarter (2), an eighth (3) from the strengths of a row."""
+    for entry in (base + 1, base + 2, base + 3):
+        if value := at[entry]:
+            strength = value & 255
+            at[entry] = value - ((strength >> shift) or (strength > 1))
 
 
 def _strength(at: memoryview, base: int) -> int:
