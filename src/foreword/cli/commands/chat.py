@@ -71,7 +71,8 @@ def chat(
     reader = MessageReader()
     if reader.is_terminal:
         note(f"{llm.model.checkpoint.source}, {llm.model.runs_on}, drafter {llm.config.method}; /help for help")
-    Chat(llm, params, reader, system).run()
+    with llm:
+        Chat(llm, params, reader, system).run()
 
 
 def _check_messages(llm: "LLM", system: str | None) -> None:

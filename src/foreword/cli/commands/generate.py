@@ -123,7 +123,7 @@ def generate(
     from foreword.cli.conversation import Conversation, answer
     from foreword.engine.llm import LLM
 
-    llm = LLM(
+    with LLM(
         model,
         verifier=verifier,
         batch_size=batch_size,
@@ -133,19 +133,19 @@ def generate(
         threads=threads,
         show_progress=sys.stderr.isatty(),
         **draft,
-    )
-    conversations = [Conversation.begin(llm, line) for line in lines for _ in range(n)]
-    if not json and batch_size == 1 and n == 1 and not all_turns:
-        _stream(llm, conversations, params)
-        return
-    with progress_bar("answers" if n > 1 else "prompts", len(conversations), json) as advance:
-        for conversation in answer(llm, conversations, params, all_turns=all_turns):
-            advance()
-            if json:
-                sample = {"sample_index": conversation.results[0].sample_index} if n > 1 else {}
-                print_json(record(llm, conversation, shows_turns=all_turns) | sample)
-            else:
-                _print_answer(llm, conversation, show_header=len(conversations) > 1)
+    ) as llm:
+        conversations = [Conversation.begin(llm, line) for line in lines for _ in range(n)]
+        if not json and batch_size == 1 and n == 1 and not all_turns:
+            _stream(llm, conversations, params)
+            return
+        with progress_bar("answers" if n > 1 else "prompts", len(conversations), json) as advance:
+            for conversation in answer(llm, conversations, params, all_turns=all_turns):
+                advance()
+                if json:
+                    sample = {"sample_index": conversation.results[0].sample_index} if n > 1 else {}
+                    print_json(record(llm, conversation, shows_turns=all_turns) | sample)
+                else:
+                    _print_answer(llm, conversation, show_header=len(conversations) > 1)
 
 
 def _lines(
