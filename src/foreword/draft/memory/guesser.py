@@ -19,6 +19,14 @@ LEAST = 0.1  # least chance of being reached: nodes below cost more than they ga
 _LEAST_TO_GO_ON = 0.15  # of being reached, to look at what comes after: it would have to be nearly certain
 _MOST_ORDERS = 3  # contexts of the memory that are heard, the longest ones
 _LEAST_SHARE = 0.02  # of a place's tokens, those that are less likely are not weighed
+_NAMING = (
+    1,
+    1,
+    1,
+    1,
+    4,
+    8,
+)  # by source: how many contexts of the memory name a token, the own text, the table make its set of weights
 _MOST_SUM = 0.99  # of the chances of a place's tokens together
 _NAMES = ("memory", "memory", "memory", "memory", "suffix", "ngram_lm")  # of the sources, for `DraftTree.sources`
 
@@ -27,8 +35,7 @@ _NAMES = ("memory", "memory", "memory", "memory", "suffix", "ngram_lm")  # of th
 class Place:
     """One place of a draft: what was weighed there, and the places after it."""
 
-    which: int  # set of the mixer's weights
-    weighed: dict[int, tuple[float, list[int]]]  # by token: its chance, and the evidence for it
+    weighed: dict[int, tuple[float, int, list[int]]]  # by token: its chance, the mixer's set of weights, the evidence
     after: dict[int, "Place"] = field(default_factory=dict)
 
 
@@ -68,7 +75,7 @@ class Guesser:
         reached, order = 1.0, 0
         while True:
             if place is not None and place_depth < depth:
-                for token, (share, _) in place.weighed.items():
+                for token, (share, _, _) in place.weighed.items():
                     if (chance := reached * share) >= LEAST:
                         order += 1
                         heapq.heappush(open_tokens, (-chance, order, token, node, place, ids, own, place_depth))
@@ -79,7 +86,7 @@ class Guesser:
             draft.token_ids.append(token)
             draft.parents.append(parent)
             draft.chances.append(reached)
-            draft.sources.append(_NAMES[self._first_source(before.weighed[token][1])])
+            draft.sources.append(_NAMES[self._first_source(before.weighed[token][2])])
             if reached >= _LEAST_TO_GO_ON and len(draft.token_ids) < num_nodes:
                 ids, own = [*ids[1 - LONGEST :], token], own_text.moved(own, token)
                 place = before.after[token] = self._weigh(ids, own_text, own)
@@ -91,43 +98,46 @@ class Guesser:
         for token in token_ids:
             if place is None:
                 return
-            for guess, (chance, evidence) in place.weighed.items():
-                learn(place.which, evidence, chance, guess == token)
+            for guess, (chance, which, evidence) in place.weighed.items():
+                learn(which, evidence, chance, guess == token)
             place = place.after.get(token)
 
     def _weigh(self, last_ids: Sequence[int], own_text: OwnText, own: OwnPlace) -> Place:
         """The tokens that any source names, the chances of all of them together below 1."""
-        which, named = self._named(last_ids, own_text, own)
+        named = self._named(last_ids, own_text, own)
         known = [source << CELL_BITS for source, _ in named]
         evidences: dict[int, list[int]] = {}
-        for index, (_, cells) in enumerate(named):
+        naming: dict[int, int] = {}
+        for index, (source, cells) in enumerate(named):
+            one = _NAMING[source]
             for token, cell in cells:
-                evidence = evidences.get(token)
-                if evidence is None:
-                    evidence = evidences[token] = known.copy()
-                evidence[index] = cell
+                if token not in evidences:
+                    evidences[token], naming[token] = known.copy(), 0
+                evidences[token][index] = cell
+                naming[token] += one
         chance, weighed, total = self.memory.mixer.chance, {}, 0.0
         for token, evidence in evidences.items():
+            which = naming[token]
             share = chance(which, evidence)
             if share >= _LEAST_SHARE:
-                weighed[token] = (share, evidence)
+                weighed[token] = (share, which, evidence)
                 total += share
         if total > _MOST_SUM:
-            weighed = {token: (share * _MOST_SUM / total, evidence) for token, (share, evidence) in weighed.items()}
-        return Place(which, weighed)
+            scale = _MOST_SUM / total
+            weighed = {token: (share * scale, which, evidence) for token, (share, which, evidence) in weighed.items()}
+        return Place(weighed)
 
     def _named(
         self, last_ids: Sequence[int], own_text: OwnText, own: OwnPlace
-    ) -> tuple[int, list[tuple[int, list[tuple[int, int]]]]]:
-        """The mixer's set of weights, and of each source that knows the place its tokens, each with its cell."""
-        after, named, which = self.memory.store.after, [], 0
+    ) -> list[tuple[int, list[tuple[int, int]]]]:
+        """Of each source that knows the place, its tokens, each with its cell."""
+        after, named = self.memory.store.after, []
         hashes = context_hashes(last_ids)
         for order in range(len(hashes) - 1, -1, -1):
             if found := after(hashes[order]):
                 source = MEMORY_2 - order
                 first = (source << CELL_BITS) + (17 if len(found) == 1 else 1)
                 named.append((source, [(token, first + (strength * 15 >> 8)) for token, strength in found]))
-                which = which or 2 * (order + 1)
                 if len(named) == _MOST_ORDERS:
                     break
         if own.matches:
@@ -135,11 +145,10 @@ class Guesser:
             first = (OWN_TEXT << CELL_BITS) + (1 if length < 2 else 8 if length < 4 else 15 if length < 8 else 22)
             shares = own_text.after(own)
             named.append((OWN_TEXT, [(token, first + int(share * 6.99)) for token, share in shares.items()]))
-            which += 1
         if self.table is not None and (table := self.table.after(last_ids)):
             first = (TABLE << CELL_BITS) + 1
             named.append((TABLE, [(token, first + int(share * 30)) for token, share in table]))
-        return which, named
+        return named
 
     def _first_source(self, evidence: Sequence[int]) -> int:
         """The source whose word weighs most."""

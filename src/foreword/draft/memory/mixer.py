@@ -21,12 +21,12 @@ MEMORY_5, MEMORY_4, MEMORY_3, MEMORY_2, OWN_TEXT, TABLE = range(
 NUM_SOURCES = 6
 CELL_BITS = 5
 CELLS = 1 << CELL_BITS  # of a source; the first says: it knows the context, and names other tokens
-NUM_SETS = 10  # of weights: which sources know the context decides which is used
+NUM_SETS = 16  # of weights: which sources name the token decides which is used
 _LEAST, _MOST = 1e-3, 1 - 1e-3  # no chance is stated more firmly
 _MOST_TOTAL = 6.9  # its log odds
 _MOST_WEIGHT, _MOST_BIAS = 3.0, 6.0
 _WEIGHT = 0.35  # of each source in the beginning
-_RATE, _BIAS_RATE = 0.02, 0.01  # of learning
+_RATE, _BIAS_RATE = 0.01, 0.05  # of learning
 _PRIOR = 3.0  # hits and misses that a cell's first share counts for
 _REMEMBERED = 200.0  # hits and misses that a cell's share counts at most
 
