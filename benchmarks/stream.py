@@ -20,6 +20,7 @@ import json
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +38,7 @@ PART = 50  # requests
 _WINDOW = 5  # requests over which a level is compared
 _BACK = 0.97  # of the uninterrupted stream's tokens a step: back at its level
 _BINS = 10
+_CURVE = (0, 2, 5, 10, 20, 50, 100, 200)  # requests: where the parts of the learning curve begin and end
 
 Pair = tuple[list[int], list[int]]  # prompt, answer
 
@@ -166,6 +168,7 @@ def measure(make: Callable[[], Drafter], by_kind: dict[str, list[Pair]], num_nod
             "ratio": last.tokens_per_step / first.tokens_per_step,
             "all": all_of_it.tokens_per_step,
             "nodes": all_of_it.nodes / all_of_it.steps,
+            "curve": [total(counts[a:b]).tokens_per_step for a, b in pairwise(_CURVE) if b <= len(counts)],
             "back_after": back_after(after, counts[begun : begun + PART]),
             "reliability": reliability(all_of_it.edges),
         }
@@ -216,6 +219,27 @@ def table(results: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
+def curves(results: dict[str, Any]) -> str:
+    """How the other drafters compare with the first one as requests go by, all kinds together."""
+    (base, first), *others = results.items()
+    parts = [f"{a + 1} to {b}" for a, b in pairwise(_CURVE)]
+    lines = [
+        f"| tokens a step over those of {base}, requests | " + " | ".join(parts) + " |",
+        "|---|" + "--:|" * len(parts),
+    ]
+    for name, found in others:
+        ratios = [
+            _mean([own / other for own, other in zip(values, base_values, strict=True)])
+            for values, base_values in zip(_by_part(found), _by_part(first), strict=True)
+        ]
+        lines.append(f"| {name} | " + " | ".join(f"{ratio:.2f}" for ratio in ratios) + " |")
+    return "\n".join(lines)
+
+
+def _by_part(found: dict[str, Any]) -> list[tuple[float, ...]]:
+    return list(zip(*(kind["curve"] for kind in found["kinds"].values()), strict=True))
+
+
 def _mean(values: Sequence[float]) -> float:
     product = 1.0
     for value in values:
@@ -239,7 +263,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     model = load_model()
     target = Target(model.decoder, model)
     results = {name: measure(make, by_kind, options.nodes) for name, make in drafters(target).items()}
-    print(table(results))
+    print(table(results), curves(results), sep="\n\n")
     for name, found in results.items():
         print(
             f"{name}: {found['drafter_us_per_step']:.0f} us a step in the drafter, learning included, in a loop without passes"
