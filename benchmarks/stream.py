@@ -92,9 +92,10 @@ class Stream:
         """One request: its first token is the prompt's pass, all others come in steps."""
         prompt, answer = pair
         self._next_id += 1
-        request, count = Replayed(self._next_id, [*prompt, answer[0]], len(prompt)), Count()
+        request, count = Replayed(self._next_id, list(prompt), len(prompt)), Count()
         begun_s = time.perf_counter()
         self.drafter.start(request)
+        request.token_ids.append(answer[0])
         place = 1
         while place < len(answer):
             request.kv_len = len(request.token_ids) - 1
