@@ -135,3 +135,14 @@ def test_a_state_that_is_none_is_refused(wrong):
         mixer.state = state
     mixer.state = np.full_like(mixer.state, 1e300)
     assert 0 < mixer.chance(0, [cell(source, 31) for source in range(NUM_SOURCES)]) < 1
+
+
+def test_what_it_begins_with_is_whole_and_sensible():
+    """Numbers learned over recorded answers: `benchmarks.mixer_prior`."""
+    mixer = Mixer()
+    assert len(mixer.state) == NUM_SETS * NUM_SOURCES + NUM_SETS + 2 * NUM_SOURCES * CELLS
+    assert np.isfinite(mixer.state).all()
+    for source in range(4):  # the store: the only continuation, the stronger the likelier
+        chances = [mixer.chance(1, (cell(source, firmness),)) for firmness in (20, 24, 31)]
+        assert chances == sorted(chances)
+        assert mixer.log_odds(cell(source, 0)) < 0 < mixer.log_odds(cell(source, 31))

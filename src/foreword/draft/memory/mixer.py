@@ -15,6 +15,8 @@ from math import exp, log
 import numpy as np
 from jaxtyping import Float
 
+from foreword.draft.memory import mixer_prior
+
 MEMORY_5, MEMORY_4, MEMORY_3, MEMORY_2, OWN_TEXT, TABLE = range(
     6
 )  # sources; those of the store by tokens of the context
@@ -25,21 +27,20 @@ NUM_SETS = 16  # of weights: which sources name the token decides which is used
 _LEAST, _MOST = 1e-3, 1 - 1e-3  # no chance is stated more firmly
 _MOST_TOTAL = 6.9  # its log odds
 _MOST_WEIGHT, _MOST_BIAS = 3.0, 6.0
-_WEIGHT = 0.35  # of each source in the beginning
 _RATE, _BIAS_RATE = 0.01, 0.05  # of learning
-_PRIOR = 3.0  # hits and misses that a cell's first share counts for
+_PRIOR = 20.0  # hits and misses that a cell's first share counts for
 _REMEMBERED = 200.0  # hits and misses that a cell's share counts at most
 
 Evidence = Sequence[int]  # cells, numbered over all sources
 
 
 class Mixer:
-    """Chances of tokens; each set of weights for itself, the cells in common."""
+    """Chances of tokens; each set of weights for itself, the cells in common. It begins with what six kinds of requests have taught."""
 
     def __init__(self) -> None:
-        self._weights = [[_WEIGHT] * NUM_SOURCES for _ in range(NUM_SETS)]
-        self._biases = [0.0] * NUM_SETS
-        self._shares = [_first_share(cell) for _ in range(NUM_SOURCES) for cell in range(CELLS)]
+        self._weights = [_numbers(row) for row in mixer_prior.WEIGHTS]
+        self._biases = _numbers(mixer_prior.BIASES[0])
+        self._shares = [share for row in mixer_prior.SHARES for share in _numbers(row)]
         self._counts = [_PRIOR] * len(self._shares)
         self._odds = [_log_odds(share) for share in self._shares]
 
@@ -94,9 +95,8 @@ class Mixer:
         self._odds = [_log_odds(share) for share in self._shares]
 
 
-def _first_share(cell: int) -> float:
-    """Before anything was seen: the firmer, the likelier."""
-    return 0.02 if cell == 0 else 0.05 + 0.8 * cell / CELLS
+def _numbers(row: str) -> list[float]:
+    return [float(number) for number in row.split()]
 
 
 def _log_odds(share: float) -> float:
