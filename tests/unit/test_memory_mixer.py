@@ -142,7 +142,7 @@ def test_what_it_begins_with_is_whole_and_sensible():
     mixer = Mixer()
     assert len(mixer.state) == NUM_SETS * NUM_SOURCES + NUM_SETS + 2 * NUM_SOURCES * CELLS
     assert np.isfinite(mixer.state).all()
-    for source in range(4):  # the store: the only continuation, the stronger the likelier
-        chances = [mixer.chance(1, (cell(source, firmness),)) for firmness in (20, 24, 31)]
+    for source in range(4):  # the store: the only continuation, seen once, twice, four times, ever so often
+        chances = [mixer.chance(1, (cell(source, firmness),)) for firmness in (20, 23, 27, 31)]
         assert chances == sorted(chances)
         assert mixer.log_odds(cell(source, 0)) < 0 < mixer.log_odds(cell(source, 31))
