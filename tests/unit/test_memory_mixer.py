@@ -143,6 +143,6 @@ def test_what_it_begins_with_is_whole_and_sensible():
     assert len(mixer.state) == NUM_SETS * NUM_SOURCES + NUM_SETS + 2 * NUM_SOURCES * CELLS
     assert np.isfinite(mixer.state).all()
     for source in range(4):  # the store: the only continuation, seen once, twice, four times, ever so often
-        chances = [mixer.chance(1, (cell(source, firmness),)) for firmness in (20, 23, 27, 31)]
-        assert chances == sorted(chances)
+        odds = [mixer.log_odds(cell(source, firmness)) for firmness in (20, 23, 27, 31)]
+        assert odds == sorted(odds)
         assert mixer.log_odds(cell(source, 0)) < 0 < mixer.log_odds(cell(source, 31))
