@@ -20,8 +20,9 @@ class DraftingParams:
         reference: a text (or token ids) that the answer is expected to resemble, such as the file being edited: a
             further source of draft tokens for the drafters ngram, suffix and memory, alone or in a cascade. Others do not use
             it. It is no part of the prompt: the model never reads it, and nothing counts it.
-        remember: False keeps this answer out of what drafters remember of earlier answers, in memory and on disk. It may
-            still be drafted from what others left there.
+        remember: False keeps this answer out of the memory of the drafters auto and memory, and out of suffix's past
+            outputs, in the process and on disk. It may still be drafted from what others left there. The table of
+            recycling, which holds single tokens and their likely successors, takes it in all the same.
     """
 
     enabled: bool = True

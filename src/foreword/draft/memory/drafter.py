@@ -2,6 +2,7 @@
 
 The sources are the request's own text, what followed in earlier answers of this engine, and the n-gram table of the model's
 answers where there is one.
+
 What is remembered can only change how fast an answer comes, never its tokens. Only answers are learned, not prompts; a request
 may keep its answer out (`DraftingParams.remember`).
 """
@@ -25,7 +26,7 @@ from foreword.draft.memory.store import LEAST_BYTES, LONGEST, MOST_BYTES
 from foreword.target.target import Target
 from foreword.tree.draft_tree import DraftTree
 
-_LEARN_AFTER = 16  # tokens: learned together while their code is in the processor's caches, they take half the time
+_LEARN_AFTER = 16  # tokens that are learned together, while their code is in the processor's caches
 DEFAULT_BYTES = 16 << 20
 
 
