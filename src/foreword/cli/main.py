@@ -21,6 +21,7 @@ from foreword.cli.commands import (
     demo,
     doctor,
     estimate,
+    export,
     forget,
     generate,
     profile,
@@ -55,6 +56,7 @@ app.command(name="profile")(profile.profile)
 app.command(name="estimate")(estimate.estimate)
 app.command(name="tune")(tune.tune)
 app.command(name="train")(train.train)
+app.command(name="export")(export.export)
 app.command(name="serve")(serve.serve)
 app.command(name="forget")(forget.forget)
 app.command(name="doctor")(doctor.doctor)
