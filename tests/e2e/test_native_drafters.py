@@ -4,6 +4,7 @@ import pytest
 
 from foreword.bench.soak import soak, soak_prompts
 from foreword.checkpoint.trained_drafters import trained_drafter
+from foreword.draft.memory.drafter import MemoryDrafter
 from foreword.draft.registry import drafter_types
 from foreword.engine.llm import LLM
 from foreword.sampling.params import SamplingParams
@@ -81,7 +82,11 @@ def test_a_network_that_comes_with_foreword_guesses_well_enough_for_its_card(mod
 def test_the_table_that_comes_with_foreword_is_asked_by_auto(model, plain):
     results = drafted(model, plain, "ngram_lm")
     assert sum(r.stats.accepted_tokens for r in results) > 0.1 * sum(r.stats.num_steps for r in results)
-    assert LLM(model).engine.parts.drafter.name == "suffix,ngram_lm"
+    without_memory = LLM(model, {"method": "auto", "memory": False}).engine.parts.drafter
+    assert without_memory.name == "suffix,ngram_lm"
+    auto = LLM(model).engine.parts.drafter
+    assert isinstance(auto, MemoryDrafter)
+    assert auto.guesser.table is not None
 
 
 def test_prefixes_from_the_disk(model, tmp_path):

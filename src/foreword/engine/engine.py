@@ -116,8 +116,12 @@ class Engine:
         return self.memory.save(is_idle=is_idle)
 
     def close(self, *, saves: bool = True) -> None:
-        """Free what is kept beside running requests; `saves`: to the disk what is not there."""
+        """Free what is kept beside running requests; `saves`: to the disk what is not there. Drafters write what they keep."""
         self.memory.close(saves=saves)
+        try:
+            self.parts.drafter.close()
+        except Exception:
+            logger.warning("drafter %s failed to end", self.parts.drafter.name, exc_info=True)
         self.metrics.holds(self.memory)
 
     def _admit(self) -> None:

@@ -176,7 +176,7 @@ class LLMBase:
         if self._warns_of_reference and any(p.drafting.enabled and p.drafting.reference for p in prepared):
             self._warns_of_reference = False
             logger.warning(
-                "drafter %r does not use a reference; ngram and suffix do, alone or in a cascade such as 'ngram,%s'",
+                "drafter %r does not use a reference; ngram, suffix and memory do, alone or in a cascade such as 'ngram,%s'",
                 self.config.method,
                 self.config.method,
             )

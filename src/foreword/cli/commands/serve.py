@@ -26,6 +26,8 @@ def serve(
     num_speculative_tokens: opt.NumSpeculativeTokens = None,
     adaptive: opt.Adaptive = False,
     profile: opt.Profile = None,
+    memory: opt.MemoryFile = None,
+    remember: opt.Remember = False,
     runtime: opt.Runtime = "auto",
     dtype: opt.Dtype = "auto",
     kv_dtype: opt.KvDtype = "auto",
@@ -116,7 +118,7 @@ def serve(
         request_timeout_s=request_timeout,
         max_body_bytes=max_body_bytes,
     )
-    draft = opt.draft_options(drafter, speculative_config, num_speculative_tokens, adaptive, profile)
+    draft = opt.draft_options(drafter, speculative_config, num_speculative_tokens, adaptive, profile, memory, remember)
 
     from foreword.engine.async_llm import AsyncLLM
 
