@@ -2,10 +2,11 @@
 
 import numpy as np
 import pytest
+import torch
 
 from foreword.engine.llm import load_model
 from foreword.runtime.select import native_problem
-from tests.models.test_mutants import mutants
+from tests.models.test_mutants import mutants, plant_windows_of_rows, read_past_siblings
 from tests.support.family_models import CONFIGS, VOCAB_SIZE, distance, family_model, logits_of
 from tests.support.rounded_torch import nearest, read_texts, rounded_decoder
 
@@ -43,6 +44,19 @@ def test_each_mutant_shows(name, opened, runtime):
     for what, spec in mutants(checkpoint.spec).items():
         logits = read_texts(runtime.decoder(spec, checkpoint), TEXTS[:3])
         assert nearest(logits, expected) > SHOWS, what
+
+
+@pytest.mark.parametrize("name", ["gemma2", "mistral"])
+def test_a_sibling_takes_no_place_in_the_window(name, opened, runtime, monkeypatch):
+    checkpoint = opened(name)
+
+    def read(decoder):
+        return torch.stack([read_past_siblings(decoder, text) for text in TEXTS])
+
+    logits, rounded = read(runtime.decoder(checkpoint.spec, checkpoint)), rounded_decoder(checkpoint.spec, checkpoint)
+    assert nearest(logits, read(rounded)) < MOST
+    plant_windows_of_rows(monkeypatch)
+    assert nearest(logits, read(rounded)) > SHOWS
 
 
 @pytest.mark.parametrize("name", ["mistral", "gemma3"])
