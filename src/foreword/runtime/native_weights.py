@@ -68,14 +68,22 @@ class MatrixPacker:
         self.places: dict[str, dict[str, Any]] = {}
 
     def write(
-        self, name: str, matrix: Tensor, width: int, bias: Tensor | None, bits: int = 8, num_rows: int | None = None
+        self,
+        name: str,
+        matrix: Tensor,
+        width: int,
+        bias: Tensor | None,
+        bits: int = 8,
+        num_rows: int | None = None,
+        scale: float = 1.0,
     ) -> PackedMatrix:
-        """Pack one (out, in) matrix, padded to `num_rows` (whole tiles by default) and `width`."""
+        """Pack `scale` times one (out, in) matrix and its bias, padded to `num_rows` (whole tiles by default) and `width`."""
         rows = up(num_rows or matrix.shape[0], 16)
         tiles_at = _align(self._file)
         scales = []
         for first, last in _chunks(rows, width):
-            part = _pad(matrix[first : min(last, matrix.shape[0])].float(), last - first, width).contiguous().numpy()
+            rows_of_it = _scaled(matrix[first : min(last, matrix.shape[0])].float(), scale)
+            part = _pad(rows_of_it, last - first, width).contiguous().numpy()
             tiles, part_scales = self._pack(part, bits)
             self._file.write(tiles.data)
             scales.append(part_scales)
@@ -85,7 +93,7 @@ class MatrixPacker:
         bias_at = None
         if bias is not None:
             bias_at = _align(self._file, 64)
-            self._file.write(_pad(bias.float()[None], 1, rows).contiguous().numpy().data)
+            self._file.write(_pad(_scaled(bias.float(), scale)[None], 1, rows).contiguous().numpy().data)
         place = PackedMatrix(tiles_at, scales_at, bias_at, width, rows // 16, bits)
         self.places[name] = asdict(place)
         return place
@@ -182,17 +190,17 @@ class Packer:
     def _write_branch_end(self, name: str, matrix: Tensor, width: int, bias: Tensor | None) -> None:
         """The map that ends a branch, times what the branch is multiplied by, unless a norm comes after it."""
         scale = 1.0 if self._spec.has_out_norms else self._spec.residual_scale
-        bias = None if bias is None else _scaled(bias, scale)
-        self._write_matrix(name, _scaled(matrix, scale), width, bias, num_rows=up(self._spec.hidden_size, 64))
+        num_rows = up(self._spec.hidden_size, 64)
+        self._matrices.write(name, matrix, width, bias, self._bits, num_rows, scale)
 
     def _write_head(self) -> None:
         spec = self._spec
         name = "embed.weight" if spec.tied_head else "head.weight"
         if not self._weights.has_tensor(name):
             return
-        head = _scaled(self._tensor(name, (spec.num_logits, spec.hidden_size)), spec.logit_scale)
+        head = self._tensor(name, (spec.num_logits, spec.hidden_size))
         # int4 models keep an int8 head: it decides between tokens, and is read once.
-        self._write_matrix("head", head, up(spec.hidden_size, 64), None, bits=8)
+        self._matrices.write("head", head, up(spec.hidden_size, 64), None, 8, scale=spec.logit_scale)
 
     def _head_rows(self, name: str, num_heads: int, columns: int | None) -> Tensor:
         """Rows of q, k or v with each head padded to whole lanes."""
@@ -230,16 +238,8 @@ class Packer:
         ]
         return torch.stack([_pad(part, 1, width).reshape(-1, 16) for part in parts], dim=1).reshape(-1)
 
-    def _write_matrix(
-        self,
-        name: str,
-        matrix: Tensor,
-        width: int,
-        bias: Tensor | None,
-        bits: int | None = None,
-        num_rows: int | None = None,
-    ) -> None:
-        self._matrices.write(name, matrix, width, bias, bits or self._bits, num_rows)
+    def _write_matrix(self, name: str, matrix: Tensor, width: int, bias: Tensor | None) -> None:
+        self._matrices.write(name, matrix, width, bias, self._bits)
 
     def _write_norm(self, name: str, kind: str, shape: tuple[int, int]) -> None:
         """A norm's weight and its bias, where it has one; of what a branch adds, times what the branch is multiplied by."""
@@ -250,7 +250,7 @@ class Packer:
                 continue
             found = self._weights.tensor(tensor)
             wanted = shape if found.ndim == 2 else (rows * columns,)
-            values = _scaled(self._tensor(tensor, wanted), scale).float().reshape(rows, columns)
+            values = _scaled(self._tensor(tensor, wanted).float(), scale).reshape(rows, columns)
             self.header.vectors[vector] = _align(self._file, 64)
             self._file.write(_pad(values, rows, padded_norm(kind, shape) // rows).contiguous().numpy().data)
 
@@ -279,7 +279,7 @@ def _chunks(rows: int, columns: int) -> Iterator[tuple[int, int]]:
 
 
 def _scaled(tensor: Tensor, scale: float) -> Tensor:
-    return tensor if scale == 1.0 else tensor.float() * scale
+    return tensor if scale == 1.0 else tensor * scale
 
 
 def _align(file: Sink, alignment: int = _ALIGNMENT) -> int:
