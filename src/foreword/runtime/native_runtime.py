@@ -20,7 +20,7 @@ from torch import Tensor
 
 from foreword.cache_folder import cache_folder
 from foreword.config import ModelSpec
-from foreword.errors import ConfigError, KernelError, UnknownNameError, UnsupportedModelError
+from foreword.errors import ConfigError, KernelError, UnknownNameError
 from foreword.runtime.base import Chains, ChainStep, Draw, KVCache, Need, PassOutput, WeightSource
 from foreword.runtime.native_kv_cache import KV_BYTES, NativeKVCache
 from foreword.runtime.native_load import PackedLoader, pack_projection
@@ -93,13 +93,7 @@ class NativeRuntime:
         Raises:
             CapacityError: it does not fit in memory.
             CheckpointError: a tensor is missing, has another shape, or holds NaN or infinity.
-            UnsupportedModelError: its layers are of kinds that this runtime does not compute.
         """
-        if not spec.is_plain:
-            raise UnsupportedModelError(
-                f"the native runtime does not compute the layers of this {spec.family} model; run it, and what it drafts for, "
-                f"with --runtime torch"
-            )
         load = PackedLoader(self._kernels, self.dtype, self._cache_dir, self.share_weights)
         built, num_bytes = load.decoder(spec, weights, self._pool, self.isa)
         return NativeDecoder(self._kernels, spec, built, num_bytes, self.kv_dtype)
