@@ -48,7 +48,7 @@ FW_INLINE void dot_bytes(const std::uint8_t* const (&weights)[kTiles], std::ptrd
         FW_UNROLL
         for (int j = 0; j < kTiles; ++j) {
             if constexpr (kAsks) prefetch(tile[j] + ahead);
-            if (kTokens > 1 && kTiles > 1) asm("" : "+r"(in));
+            if (kTokens > 1 && kTiles > 1) asm("" : "+r"(in));  // inputs are read again for each tile: there is no register to keep them
             const __m256i low = _mm256_loadu_si256(as_vector(tile[j])), high = _mm256_loadu_si256(as_vector(tile[j] + 32));
             const __m256i low_even = _mm256_and_si256(low, mask), high_even = _mm256_and_si256(high, mask);
             FW_UNROLL

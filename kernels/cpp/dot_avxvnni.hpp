@@ -24,7 +24,7 @@ inline void dot(const std::uint8_t* const (&weights)[kTiles], std::ptrdiff_t ahe
         FW_UNROLL
         for (int j = 0; j < kTiles; ++j) {
             const std::uint8_t* tile = weights[j] + 64 * step;
-            if (ahead) prefetch(tile + ahead);
+            if constexpr (kTiles == 1) prefetch(tile + ahead);  // several are not asked for; 0 names its own line
             const __m256i low = load_weights<kNibble>(tile), high = load_weights<kNibble>(tile + 32);
             FW_UNROLL
             for (int t = 0; t < kTokens; ++t) {
