@@ -75,8 +75,12 @@ struct WeightsBuilder {
 
 void bind_weights(nb::module_& m) {
     nb::class_<WeightBytes>(m, "WeightBytes")
-        .def(nb::init<const std::string&, std::size_t, std::size_t>(), "path"_a, "hot_begin"_a, "hot_end"_a,
-             nb::call_guard<WithoutGil>())
+        .def(
+            "__init__",
+            [](WeightBytes* self, const std::string& path, std::size_t hot_begin, std::size_t hot_end, bool is_shared) {
+                new (self) WeightBytes(path, hot_begin, hot_end, is_shared ? Hold::kMapped : Hold::kCopied);
+            },
+            "path"_a, "hot_begin"_a, "hot_end"_a, "is_shared"_a = false, nb::call_guard<WithoutGil>())
         .def_static(
             "from_memory",
             [](Vector<const std::uint8_t> bytes) { return std::make_shared<WeightBytes>(bytes.data(), bytes.size()); }, "bytes"_a)

@@ -47,11 +47,15 @@ private:
     std::size_t mapped_ = 0;
 };
 
-// The bytes of packed weights: a file, or memory. Of a file, the range that every pass streams is copied to huge pages; the rest
-// (the embedding) stays memory-mapped, so that only rows that are used take memory.
+// How the part of a file is held that every pass streams: copied to huge pages of this process, or mapped, so that all processes
+// that have the file open share its pages and nothing is read twice.
+enum class Hold { kCopied, kMapped };
+
+// The bytes of packed weights: a file, or memory. The rest of a file (the embedding) is mapped in any case, so that only rows that
+// are used take memory.
 class WeightBytes {
 public:
-    WeightBytes(const std::string& path, std::size_t hot_begin, std::size_t hot_end);
+    WeightBytes(const std::string& path, std::size_t hot_begin, std::size_t hot_end, Hold hold);
     WeightBytes(const std::uint8_t* bytes, std::size_t num_bytes);
     ~WeightBytes();
     WeightBytes(const WeightBytes&) = delete;

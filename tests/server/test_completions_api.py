@@ -64,13 +64,16 @@ def test_the_sdk_reads_it_whole_and_streamed():
     assert len(tokens) == 20
 
 
-def test_echo_brings_the_prompt_and_its_log_probabilities():
+@pytest.mark.parametrize("max_tokens", [3, 0])
+def test_echo_brings_the_prompt_and_its_log_probabilities(max_tokens):
     app = toy_app()
-    [expected] = python_answers(app, "hello world", max_tokens=3, logprobs=1, prompt_logprobs=1)
-    [choice] = post(app, "/v1/completions", prompt="hello world", max_tokens=3, echo=True, logprobs=1).json()["choices"]
-    assert choice["text"] == "hello world" + expected.text
+    options = {"max_tokens": max_tokens, "logprobs": 1}
+    [expected] = python_answers(app, "hello world again", **options, prompt_logprobs=1)
+    [choice] = post(app, "/v1/completions", prompt="hello world again", echo=True, **options).json()["choices"]
+    assert choice["text"] == "hello world again" + expected.text
     found = choice["logprobs"]
     entries = [*expected.prompt_logprobs, *expected.logprobs]
+    assert len(entries) == len(expected.prompt_token_ids) + max_tokens > 2
     assert found["token_logprobs"] == [None if p is None else p.logprob for p in entries]
     assert len({len(found[name]) for name in ("tokens", "token_logprobs", "top_logprobs", "text_offset")}) == 1
     assert (
@@ -92,6 +95,24 @@ def test_what_cannot_be_done_is_refused(body):
     response = post(toy_app(), "/v1/completions", **body)
     assert response.status_code == 400, response.text
     assert response.json()["error"]["message"]
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "names"),
+    [
+        ("/v1/completions", {"prompt": [-1]}, ["prompt is none of", "a text", "list of token ids, 0 or above"]),
+        ("/v1/completions", {"prompt": ["a", [1]]}, ["prompt is none of", "a list of texts"]),
+        ("/v1/completions", {"prompt": "a", "stop": [5]}, ["stop is none of", "a text, or a list of texts"]),
+        ("/v1/chat/completions", {"messages": [{"role": "user", "content": 5}]}, ["messages[0].content is none of"]),
+        ("/v1/chat/completions", {"messages": HELLO, "tool_choice": 5}, ["tool_choice is none of", "an object"]),
+        ("/v1/responses", {"input": 5}, ["input is none of"]),
+    ],
+    ids=str,
+)
+def test_a_field_of_several_kinds_says_all_of_them(path, body, names):
+    error = post(toy_app(), path, **body).json()["error"]
+    assert all(name in error["message"] for name in names), error
+    assert error["param"] == error["message"].split(" ")[0]
 
 
 def test_models_are_listed_and_looked_up():

@@ -10,6 +10,8 @@ import httpx2
 import pytest
 
 from foreword.sampling.params import SamplingParams
+from foreword.server.run import config_of, listener_of
+from foreword.server.settings import ServerSettings
 from tests.support.gate import GatedDecoder
 from tests.support.serving import HELLO, chat_tokenizer, listening, sse_data, toy_app
 
@@ -116,6 +118,32 @@ def test_events_come_once_a_step_or_with_pauses_and_the_text_is_the_same(pause_s
     parts = [choice["token_ids"] for chunk in chunks for choice in chunk["choices"] if "token_ids" in choice]
     assert [token for part in parts for token in part] == whole["token_ids"]
     assert (len(parts) > 8) == (pause_s == 0), parts
+
+
+@pytest.mark.parametrize("loop", ["asyncio", "auto"])
+def test_small_answers_are_sent_at_once(loop):
+    """With Nagle's algorithm each answer on a kept connection took 40 ms more: the time of a delayed acknowledgement."""
+
+    async def run():
+        is_off = asyncio.Queue()
+        server = await asyncio.get_running_loop().create_server(lambda: Told(is_off), sock=listener)
+        async with server:
+            _, writer = await asyncio.open_connection(*listener.getsockname())
+            assert await is_off.get() != 0
+            writer.close()
+
+    class Told(asyncio.Protocol):
+        def __init__(self, is_off):
+            self.is_off = is_off
+
+        def connection_made(self, transport):
+            connection = transport.get_extra_info("socket")
+            self.is_off.put_nowait(connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY))
+
+    listener = listener_of(ServerSettings(port=0, model_name="toy"))
+    factory = None if loop == "asyncio" else config_of(toy_app()).get_loop_factory()
+    with asyncio.Runner(loop_factory=factory) as runner:
+        runner.run(run())
 
 
 def test_a_full_queue_says_when_to_come_back():

@@ -5,6 +5,7 @@ import json
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 
 import httpx2
 import openai
@@ -12,6 +13,7 @@ import uvicorn
 
 from foreword.checkpoint.tokenizer import Tokenizer
 from foreword.server.app import create_app
+from foreword.server.run import config_of, listener_of, url_of
 from foreword.server.settings import ServerSettings
 from tests.support.toy_decoder import ToyDecoder
 from tests.support.toy_llm import END, byte_tokenizer, toy_async_llm
@@ -61,16 +63,17 @@ def sse_data(text: str) -> list:
 @contextlib.contextmanager
 def listening(app) -> Iterator[str]:
     """The application on a free port of this machine; its address."""
-    config = uvicorn.Config(app, port=0, log_config=None, access_log=False, timeout_graceful_shutdown=5)
+    config = config_of(app)
+    config.timeout_graceful_shutdown = 5
     server = uvicorn.Server(config)
-    thread = threading.Thread(target=server.run)
+    listener = listener_of(replace(app.state.served.settings, port=0))
+    thread = threading.Thread(target=server.run, args=([listener],))
     thread.start()
     try:
         while not server.started:
             assert thread.is_alive(), "the server did not start"
             time.sleep(0.005)
-        port = server.servers[0].sockets[0].getsockname()[1]
-        yield f"http://127.0.0.1:{port}"
+        yield url_of(app.state.served.settings, listener.getsockname()[1])
     finally:
         server.should_exit = True
         thread.join(30)

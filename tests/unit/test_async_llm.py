@@ -216,6 +216,44 @@ def test_a_stream_that_two_tasks_start_is_asked_once(decoder):
     assert llm.snapshot().finished == {"length": 1}
 
 
+@pytest.mark.parametrize("how", ["ends", "fails", "is closed"])
+def test_a_reader_that_rests_is_woken_by_the_end(decoder, how):
+    llm = toy_async_llm(decoder, TOKENIZER)
+
+    async def run():
+        stream = llm.stream([1], SHORT)
+        await anext(stream)
+        if how == "fails":
+            decoder.on_pass = lambda: 1 / 0
+        if how == "is closed":
+            asyncio.get_running_loop().call_soon(lambda: asyncio.ensure_future(stream.aclose()))
+        await asyncio.wait_for(stream.rest(600), 60)
+        if how == "ends":
+            piece = await anext(stream)
+            assert piece.result is not None
+            assert piece.token_ids == piece.result.token_ids[1:]
+        with pytest.raises(ZeroDivisionError if how == "fails" else StopAsyncIteration):
+            await anext(stream)
+        await llm.close()
+
+    asyncio.run(run())
+
+
+def test_a_reader_that_rests_gets_what_came_meanwhile_as_one_piece(decoder):
+    llm = toy_async_llm(decoder, TOKENIZER)
+
+    async def run():
+        stream = llm.stream([1], LONG)
+        await anext(stream)
+        await stream.rest(0.05)
+        piece = await anext(stream)
+        assert piece.result is None
+        assert len(piece.token_ids) > 1
+        await llm.close()
+
+    asyncio.run(run())
+
+
 @pytest.mark.parametrize("is_running", [True, False])
 def test_closing_a_stream_wakes_the_task_that_reads_it(decoder, is_running):
     llm = toy_async_llm(decoder, TOKENIZER, batch_size=1)

@@ -22,8 +22,8 @@ OPTIONS = {
 DECODER = ToyDecoder(sharpness=1.5)
 
 
-def requests(options, drafter, batch_size=3, prefill_chunk=4, **more):
-    params = SamplingParams(max_tokens=20, **options, **more)
+def requests(options, drafter, batch_size=3, prefill_chunk=4, max_tokens=20, **more):
+    params = SamplingParams(max_tokens=max_tokens, **options, **more)
     answers = {tuple(p): plain_answer(DECODER, p, params).token_ids for p in PROMPTS}
     script = ScriptedDrafter(drafter, SCRIPTS[drafter], answers, 12) if drafter else None
     engine = make_engine(DECODER, script, batch_size=batch_size, num_nodes=48, prefill_chunk=prefill_chunk)
@@ -54,12 +54,14 @@ def test_speculation_does_not_change_a_bit(drafter):
 
 @pytest.mark.parametrize("prefill_chunk", [1, 2, 3, 4, 100])
 @pytest.mark.parametrize("drafter", [None, "bushy"])
-def test_of_the_prompt(prefill_chunk, drafter):
-    """Chunk borders fall anywhere; every token but the first has one."""
-    for request, prompt in zip(
-        requests({}, drafter, prefill_chunk=prefill_chunk, prompt_logprobs=1), PROMPTS, strict=True
-    ):
+@pytest.mark.parametrize("max_tokens", [20, 0])
+def test_of_the_prompt(prefill_chunk, drafter, max_tokens):
+    """Chunk borders fall anywhere; every token but the first has one. Also where no token is asked for: to score a text."""
+    options = {"max_tokens": max_tokens, "prefill_chunk": prefill_chunk, "prompt_logprobs": 1}
+    for request, prompt in zip(requests({}, drafter, **options), PROMPTS, strict=True):
         assert request.logprobs == []
+        assert len(request.new_ids) == max_tokens
+        assert request.finish_reason == "length"
         assert request.prompt_logprobs[0] is None
         entries = request.prompt_logprobs[1:]
         assert [e.token_id for e in entries] == prompt[1:]

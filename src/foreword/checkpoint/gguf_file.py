@@ -131,13 +131,6 @@ class GgufFile:
 
         return tokenizer_from_gguf(self.metadata, self.source)
 
-    @cached_property
-    def _bytes(self) -> Any:
-        import numpy as np
-
-        # "c" maps privately: an array that views it is writable for numpy and torch, and never reaches the file.
-        return np.memmap(self.path, mode="c").view(np.ndarray)
-
     def _dequantise(self, tensor: GgufTensor, begin: int = 0, end: int | None = None) -> Any:
         """Rows [begin, end) of it."""
         import numpy as np
@@ -148,7 +141,9 @@ class GgufFile:
         row_bytes = tensor.num_bytes // tensor.shape[0]
         first = tensor.begin + begin * row_bytes if begin else tensor.begin
         num_bytes = tensor.num_bytes if shape == tensor.shape else shape[0] * row_bytes
-        raw = self._bytes[first : first + num_bytes]
+        # Mapped anew each time: a mapping that stays would hold in memory all that was ever read of it. "c" maps privately:
+        # an array that views it is writable for numpy and torch, and never reaches the file.
+        raw = np.memmap(self.path, mode="c", offset=first, shape=(num_bytes,)).view(np.ndarray)
         # The library works through 16 rows at a time; blocks know nothing of rows, so short rows are joined.
         num_rows = math.prod(shape[:-1])
         while num_rows % 2 == 0 and math.prod(shape) // num_rows <= _JOINED_ROW_LEN // 2:

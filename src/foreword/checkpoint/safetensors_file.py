@@ -9,7 +9,6 @@ import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -72,18 +71,16 @@ class SafetensorsFile:
                 f"fetch it again"
             )
 
-    @cached_property
-    def _handle(self) -> Any:
+    def tensor(self, name: str) -> "Tensor":
+        """The tensor, memory-mapped for as long as it lives, in the dtype it is stored in."""
         from safetensors import SafetensorError, safe_open
 
+        # Opened anew each time: a mapping that stays would hold in memory all that was ever read of it.
         try:
-            return safe_open(self.path, framework="pt")
+            with safe_open(self.path, framework="pt") as file:
+                return file.get_tensor(name)
         except (SafetensorError, OSError) as error:
             raise CheckpointError(f"{self.path} cannot be read: {error}; fetch it again") from error
-
-    def tensor(self, name: str) -> "Tensor":
-        """The tensor, memory-mapped, in the dtype it is stored in."""
-        return self._handle.get_tensor(name)
 
 
 def _read_header(path: Path) -> tuple[dict[str, Any], int]:

@@ -14,7 +14,20 @@ from typing import Annotated
 
 import typer
 
-from foreword.cli.commands import bench, chat, check, demo, doctor, estimate, generate, profile, serve, train, tune
+from foreword.cli.commands import (
+    bench,
+    chat,
+    check,
+    demo,
+    doctor,
+    estimate,
+    export,
+    generate,
+    profile,
+    serve,
+    train,
+    tune,
+)
 from foreword.cli.commands import inspect as inspect_model
 from foreword.errors import ForewordError
 
@@ -42,6 +55,7 @@ app.command(name="profile")(profile.profile)
 app.command(name="estimate")(estimate.estimate)
 app.command(name="tune")(tune.tune)
 app.command(name="train")(train.train)
+app.command(name="export")(export.export)
 app.command(name="serve")(serve.serve)
 app.command(name="doctor")(doctor.doctor)
 

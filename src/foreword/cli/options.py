@@ -45,6 +45,14 @@ Isa = Annotated[
     ),
 ]
 Threads = Annotated[int | None, typer.Option(help="CPU threads. Default: the physical cores.", rich_help_panel=_MODEL)]
+ShareWeights = Annotated[
+    bool,
+    typer.Option(
+        "--share-weights",
+        help="Map the packed weights instead of copying them: processes hold them once and start at once, a little slower.",
+        rich_help_panel=_MODEL,
+    ),
+]
 BatchSize = Annotated[int, typer.Option(help="Most prompts in one batch.", rich_help_panel=_MODEL)]
 
 Drafter = Annotated[

@@ -45,7 +45,7 @@ class LLMBase:
             tokens are the same; turn it off to measure.
         kv_cache_bytes: most memory for keys and values, above which requests wait. None: three quarters of what is free
             once the model is loaded, of which an eighth of the free memory may hold those of finished requests.
-        runtime, dtype, device, kv_dtype, isa, threads, cache_dir, show_progress: see `load_model`.
+        runtime, dtype, device, kv_dtype, isa, threads, share_weights, cache_dir, show_progress: see `load_model`.
 
     Raises:
         ConfigError: an argument is wrong; before anything is loaded.
@@ -72,6 +72,7 @@ class LLMBase:
         kv_dtype: str = "auto",
         isa: str = "auto",
         threads: int | None = None,
+        share_weights: bool = False,
         cache_dir: str | Path | None = None,
         show_progress: bool = False,
     ) -> None:
@@ -94,6 +95,7 @@ class LLMBase:
                 "kv_dtype": kv_dtype,
                 "isa": isa,
                 "threads": threads,
+                "share_weights": share_weights,
                 "cache_dir": cache_dir,
                 "show_progress": show_progress,
             },

@@ -79,7 +79,8 @@ class Request:
         self.slot = -1
         self.kv_len = 0
         self.was_preempted = False  # it was running, and had to begin anew
-        self.finish_reason: FinishReason | None = "length" if self.remaining == 0 else None
+        wants_nothing = self.remaining == 0 and params.prompt_logprobs is None
+        self.finish_reason: FinishReason | None = "length" if wants_nothing else None
         self.error: Exception | None = None  # what ended it before its time; its owner is told
         self.stats = RequestStats(prompt_tokens=self.prompt_len)
         self.arrived_s = self.start_s = time.perf_counter()  # of the call; of its admission, once it is admitted
@@ -144,9 +145,11 @@ class Request:
 
     def extend(self, emitted: tuple[int, ...]) -> int:
         """Add new tokens up to the first stop condition; returns how many were kept."""
+        if not emitted:  # the prompt goes on
+            return 0
         kept, self.finish_reason = cut(emitted, self.remaining, self.stop_ids, self.text)
         now = time.perf_counter()
-        if kept and not self.new_ids:
+        if not self.new_ids:
             self.first_token_s = now
             self.stats.prefill_s = now - self.start_s
         self.token_ids.extend(emitted[:kept])

@@ -27,6 +27,7 @@ _LOAD_DEFAULTS: dict[str, Any] = {
     "kv_dtype": "auto",
     "isa": "auto",
     "threads": None,
+    "share_weights": False,
     "cache_dir": None,
     "show_progress": False,
 }

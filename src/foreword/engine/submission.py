@@ -59,7 +59,7 @@ class Answer:
             self._stats = stats
             self._is_ended = is_ended
             is_news, self._is_told = not self._is_told, True
-        return is_news
+        return is_news or (is_ended and self.submission.hears_of_ends)
 
     def take(self) -> Piece:
         """All that is new since the last time; with the result once the answer has ended. Raises what ended it."""
@@ -83,6 +83,11 @@ class Answer:
             logprobs=logprobs if has_logprobs else None,
         )
 
+    @property
+    def is_ended(self) -> bool:
+        """Whether the last piece is there to take."""
+        return self._is_ended
+
     def result(self) -> Result:
         """What the caller gets once it has ended; raises the error that ended it before its time."""
         return result_of(self.request, self.prompt.model)
@@ -96,6 +101,8 @@ class Submission:
         post: tells the caller, from the loop's thread: an answer that has ended (or, streaming, has news), or the
             error that ended the whole call. It must not block.
         streams: whether the caller reads the answers while they grow.
+        hears_of_ends: whether a streaming caller is told that an answer has ended even if it has not taken yet what it
+            was told of before.
         is_blocking: whether the caller is a thread that waits, and not an event loop.
         timeout_s: seconds from now on after which what has not ended ends; None for no end.
     """
@@ -106,10 +113,12 @@ class Submission:
         post: Callable[["Answer | Exception"], object],
         *,
         streams: bool = False,
+        hears_of_ends: bool = False,
         is_blocking: bool = True,
         timeout_s: float | None = None,
     ) -> None:
-        self.prompts, self.post, self.streams, self.is_blocking = tuple(prompts), post, streams, is_blocking
+        self.prompts, self.post, self.is_blocking = tuple(prompts), post, is_blocking
+        self.streams, self.hears_of_ends = streams, hears_of_ends
         self._by_id = {prompt.request_id: prompt for prompt in self.prompts}
         self.num_requests = sum(prompt.params.n for prompt in self.prompts)
         self.num_left = {prompt: prompt.params.n for prompt in self.prompts}  # answers that have not ended

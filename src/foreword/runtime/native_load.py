@@ -3,6 +3,7 @@
 import contextlib
 import io
 import logging
+from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -30,45 +31,56 @@ _LOADING, _MANY_BYTES = "loading weights", 1 << 29  # read faster than a bar is 
 _BYTES_A_WEIGHT = {"int8": 1.01, "int4": 0.63}
 
 
-def load_decoder(
-    kernels: ModuleType,
-    spec: ModelSpec,
-    weights: WeightSource,
-    dtype: str,
-    cache_dir: Path,
-    pool: Any,
-    isa: str,
-) -> tuple[Any, int]:
-    """A decoder and the bytes its weights take; from the cache, through it, or past it where it cannot be used."""
-    check_memory(spec, dtype, available_bytes())
-    path = cache_path(cache_dir, spec, weights, dtype)
+@dataclass(frozen=True)
+class PackedLoader:
+    """Loads weights as the kernels read them; from the cache, through it, or past it where it cannot be used."""
 
-    def kept() -> tuple[Any, int]:
-        check_sealed(path, weights.fingerprint)
-        data, header = _open(kernels, path)
-        check_needed(header, spec, weights, dtype)
-        return _build(kernels, spec, data, header, pool, isa)
+    kernels: ModuleType
+    dtype: str
+    cache_dir: Path
+    is_shared: bool = False  # weights are mapped, so that processes share them, and not copied to huge pages
 
-    if _is_there(path):
+    def decoder(self, spec: ModelSpec, weights: WeightSource, pool: Any, isa: str) -> tuple[Any, int]:
+        """A decoder, and the bytes its weights take."""
+        check_memory(spec, self.dtype, available_bytes())
+        path = cache_path(self.cache_dir, spec, weights, self.dtype)
+
+        def kept() -> tuple[Any, int]:
+            check_sealed(path, weights.fingerprint)
+            data, header = self._open(path)
+            check_needed(header, spec, weights, self.dtype)
+            return _build(self.kernels, spec, data, header, pool, isa)
+
+        if _is_there(path):
+            try:
+                return kept()
+            except _UNUSABLE as error:
+                logger.warning("packing again, as the packed weights cannot be used: %s", error)
+                discard(path)
         try:
-            return kept()
-        except _UNUSABLE as error:
-            logger.warning("packing again, as the packed weights cannot be used: %s", error)
-            discard(path)
-    try:
-        write_packed(path, spec, weights, dtype)
-    except CheckpointError:
-        raise
-    except OSError as error:
-        cannot_use(cache_dir, error)
-    else:
-        with contextlib.suppress(*_UNUSABLE):
-            return kept()
-        cannot_use(cache_dir, "what was written there cannot be read")
-    file = io.BytesIO()
-    header = Packer(file, spec, weights, dtype).write_all()
-    data = kernels.WeightBytes.from_memory(np.frombuffer(file.getbuffer(), dtype=np.uint8))
-    return _build(kernels, spec, data, header, pool, isa)
+            write_packed(path, spec, weights, self.dtype)
+        except CheckpointError:
+            raise
+        except OSError as error:
+            cannot_use(self.cache_dir, error)
+        else:
+            with contextlib.suppress(*_UNUSABLE):
+                return kept()
+            cannot_use(self.cache_dir, "what was written there cannot be read")
+        file = io.BytesIO()
+        header = Packer(file, spec, weights, self.dtype).write_all()
+        data = self.kernels.WeightBytes.from_memory(np.frombuffer(file.getbuffer(), dtype=np.uint8))
+        return _build(self.kernels, spec, data, header, pool, isa)
+
+    def _open(self, path: Path) -> tuple[Any, PackedHeader]:
+        header = read_header(path)
+        num_bytes = header.hot_end - header.hot_begin
+        if num_bytes > _MANY_BYTES:
+            reported(_LOADING, 0, num_bytes)
+        data = self.kernels.WeightBytes(str(path), header.hot_begin, header.hot_end, is_shared=self.is_shared)
+        if num_bytes > _MANY_BYTES:
+            reported(_LOADING, num_bytes, num_bytes)
+        return data, header
 
 
 def _build(
@@ -137,17 +149,6 @@ def _is_there(path: Path) -> bool:
         return path.is_file()
     except OSError:  # a folder that may not be searched: writing fails too, and says so
         return False
-
-
-def _open(kernels: ModuleType, path: Path) -> tuple[Any, PackedHeader]:
-    header = read_header(path)
-    num_bytes = header.hot_end - header.hot_begin
-    if num_bytes > _MANY_BYTES:
-        reported(_LOADING, 0, num_bytes)
-    data = kernels.WeightBytes(str(path), header.hot_begin, header.hot_end)
-    if num_bytes > _MANY_BYTES:
-        reported(_LOADING, num_bytes, num_bytes)
-    return data, header
 
 
 def _matrix(kernels: ModuleType, data: Any, place: PackedMatrix) -> Any:

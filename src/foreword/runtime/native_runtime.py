@@ -22,7 +22,7 @@ from foreword.cache_folder import cache_folder
 from foreword.config import ModelSpec
 from foreword.errors import CapacityError, ConfigError, KernelError, UnknownNameError, UnsupportedModelError
 from foreword.runtime.base import Chains, ChainStep, Draw, KVCache, Need, PassOutput, WeightSource
-from foreword.runtime.native_load import load_decoder, pack_projection
+from foreword.runtime.native_load import PackedLoader, pack_projection
 from foreword.runtime.native_threads import default_threads
 from foreword.runtime.native_weights import check_dtype
 from foreword.tree.pack import PackedBatch
@@ -63,6 +63,7 @@ class NativeRuntime:
         cache_dir: Path | str | None = None,
         isa: str = "auto",
         kv_dtype: str = "bfloat16",
+        share_weights: bool = False,
     ) -> None:
         check_dtype(dtype)
         if kv_dtype not in KV_BYTES:
@@ -74,7 +75,7 @@ class NativeRuntime:
         if isa != "auto" and isa not in names:
             raise KernelError(f"the instruction set {isa!r} does not run here; allowed: auto, {', '.join(names)}")
         self.isa = names[0] if isa == "auto" else isa
-        self.dtype, self.kv_dtype = dtype, kv_dtype
+        self.dtype, self.kv_dtype, self.share_weights = dtype, kv_dtype, share_weights
         self.threads = threads or default_threads()
         self._cache_dir = Path(cache_dir) if cache_dir is not None else cache_folder()
         self._pool = self._kernels.ThreadPool(self.threads)
@@ -99,7 +100,8 @@ class NativeRuntime:
                 f"the native runtime does not compute the layers of this {spec.family} model; run it, and what it drafts for, "
                 f"with --runtime torch"
             )
-        built, num_bytes = load_decoder(self._kernels, spec, weights, self.dtype, self._cache_dir, self._pool, self.isa)
+        load = PackedLoader(self._kernels, self.dtype, self._cache_dir, self.share_weights)
+        built, num_bytes = load.decoder(spec, weights, self._pool, self.isa)
         return NativeDecoder(self._kernels, spec, built, num_bytes, self.kv_dtype)
 
     def projection(

@@ -22,6 +22,7 @@ class RuntimeChoice:
     reason: str
     kv_dtype: str = ""  # of cached keys and values; torch keeps them in its own dtype
     isa: str = ""  # the instruction set of the native runtime
+    shares_weights: bool = False  # native: with all processes that have the same packed weights
 
 
 def choose_runtime(
@@ -102,7 +103,8 @@ def make_runtime(choice: RuntimeChoice, threads: int | None = None, cache_dir: P
     if choice.name == "native":
         from foreword.runtime.native_runtime import NativeRuntime
 
-        return NativeRuntime(choice.dtype, threads, cache_dir, choice.isa or "auto", choice.kv_dtype)
+        isa, shares = choice.isa or "auto", choice.shares_weights
+        return NativeRuntime(choice.dtype, threads, cache_dir, isa, choice.kv_dtype, share_weights=shares)
     import torch
 
     from foreword.runtime.torch_runtime import TorchRuntime

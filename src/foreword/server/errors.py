@@ -1,6 +1,7 @@
 """What goes wrong, as the status and the error object of the OpenAI API."""
 
 import logging
+from collections.abc import Sequence
 from typing import Any
 
 from fastapi import FastAPI, Request
@@ -117,9 +118,29 @@ def add_handlers(app: FastAPI) -> None:
 
 def _invalid_body(error: RequestValidationError) -> ApiError:
     """The first thing that is wrong with a body."""
-    first = error.errors()[0]
-    place = [str(part) for part in first["loc"] if part != "body"]
+    first, *others = error.errors()
     if first["type"] == "json_invalid":
         return invalid(f"the body is not JSON: {first.get('ctx', {}).get('error', first['msg'])}")
-    name = ".".join(place)
+    place = tuple(part for part in first["loc"] if part != "body")
+    for depth, part in enumerate(place):
+        if part in _ALTERNATIVES:  # a field that takes more than one kind of value: one error for each
+            named = [part, *(one["loc"][depth + 1] for one in others if one["loc"][1 : depth + 1] == place[:depth])]
+            allowed = dict.fromkeys(_ALTERNATIVES.get(kind, "an object") for kind in named)
+            name = _name(place[:depth])
+            return invalid(f"{name} is none of what it may be: {', or '.join(allowed)}", name)
+    name = _name(place)
     return invalid(f"{name or 'the body'}: {first['msg'].lower()}", name or None)
+
+
+_ALTERNATIVES = {  # as pydantic names them
+    "str": "a text",
+    "list[str]": "a list of texts",
+    "list[TextPart]": "a list of parts of type text",
+    "list[constrained-int]": "a list of token ids, 0 or above",
+    "list[list[constrained-int]]": "a list of such lists",
+}
+
+
+def _name(place: Sequence[str | int]) -> str:
+    """As in `messages[0].content`."""
+    return "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in place).removeprefix(".")

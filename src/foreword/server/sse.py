@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 from fastapi import Request
 from fastapi.responses import StreamingResponse
 
+from foreword.engine.async_stream import AsyncStream
 from foreword.engine.result import Piece
 from foreword.server.errors import ClientGone, as_api_error
 
@@ -45,16 +46,16 @@ async def _all(first: str, events: AsyncIterator[str]) -> AsyncIterator[str]:
         await events.aclose()  # type: ignore[attr-defined]
 
 
-async def paced(pieces: AsyncIterator[Piece], pause_s: float) -> AsyncIterator[Piece]:
-    """The same text in fewer pieces: after each a pause, and what comes in it is the next one.
+async def paced(stream: AsyncStream, pause_s: float) -> AsyncIterator[Piece]:
+    """The same text in fewer pieces: after each a pause, which an answer's end cuts short, and what comes in it is the next.
 
     An event costs a server and its client some half a millisecond of the processor that the model runs on, and nobody sees
     more than some fifty a second. The first piece comes at once.
     """
-    async for piece in pieces:
+    async for piece in stream:
         yield piece
         if piece.result is None and pause_s > 0:
-            await asyncio.sleep(pause_s)
+            await stream.rest(pause_s)
 
 
 async def while_connected(request: Request, work: Coroutine[Any, Any, T]) -> T:

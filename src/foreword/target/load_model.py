@@ -65,16 +65,21 @@ def load_model(
     isa: str = "auto",
     threads: int | None = None,
     cache_dir: str | Path | None = None,
+    share_weights: bool = False,
     show_progress: bool | Report = False,
 ) -> LoadedModel:
     """Load a model: a Hugging Face folder, a hub id, a GGUF file, or None for the default model.
 
     `isa` is the native runtime's instruction set, one of those that this processor runs ("auto": the fastest);
     `kv_dtype` is how the native runtime keeps keys and values: "bfloat16" (what "auto" means there), or "float32" in
-    twice the memory.
+    twice the memory. `share_weights` maps the native runtime's packed weights, so that processes with the same model
+    hold them once and start at once; a copy of its own lies on huge pages, which is faster on most systems.
     """
     check_model_name(model)
     choice = choose_runtime(runtime, dtype, device, kv_dtype, isa)
+    if share_weights and choice.name != "native":
+        raise ConfigError("share_weights is for the native runtime, and this is the torch runtime; leave it out")
+    choice = replace(choice, shares_weights=bool(share_weights))
     check_threads(threads)
     if not isinstance(cache_dir, str | Path | None):
         raise ConfigError(

@@ -27,6 +27,7 @@ def profile(
     kv_dtype: opt.KvDtype = "auto",
     threads: opt.Threads = None,
     isa: opt.Isa = "auto",
+    share_weights: opt.ShareWeights = False,
     widths: Widths = "1,2,4,8,16,32",
     context: Context = 256,
     repeats: Repeats = 30,
@@ -45,7 +46,14 @@ def profile(
     from foreword.engine.llm import load_model
 
     loaded = load_model(
-        model, runtime=runtime, dtype=dtype, kv_dtype=kv_dtype, isa=isa, threads=threads, show_progress=True
+        model,
+        runtime=runtime,
+        dtype=dtype,
+        kv_dtype=kv_dtype,
+        isa=isa,
+        threads=threads,
+        share_weights=share_weights,
+        show_progress=True,
     )
     needed, room = context + max(sizes), loaded.checkpoint.spec.context_len
     if needed > room:

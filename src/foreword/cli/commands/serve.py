@@ -30,6 +30,7 @@ def serve(
     dtype: opt.Dtype = "auto",
     kv_dtype: opt.KvDtype = "auto",
     threads: opt.Threads = None,
+    share_weights: opt.ShareWeights = False,
     host: Annotated[
         str, typer.Option(help="Address to listen on; others than this machine need a key.", rich_help_panel=_SERVER)
     ] = "127.0.0.1",
@@ -120,6 +121,7 @@ def serve(
         dtype=dtype,
         kv_dtype=kv_dtype,
         threads=threads,
+        share_weights=share_weights,
         show_progress=sys.stderr.isatty(),
         **draft,
     )

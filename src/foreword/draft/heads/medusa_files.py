@@ -119,6 +119,8 @@ def _head_names(file: Path, stored: Mapping[str, Tensor], config: Mapping[str, A
     else:
         names = {name.removeprefix("medusa_heads."): name for name in stored}
         layout = "vllm" if any(_VLLM_LAYER.fullmatch(name) for name in names) else "legacy"
+        if layout == "vllm" and "lm_head.weight" in names:  # one output for all heads
+            names["lm_heads.0.weight"] = names.pop("lm_head.weight")
     patterns = (_VLLM_LAYER, _VLLM_OUTPUT) if layout == "vllm" else (_LAYER, _OUTPUT)
     others = [n for n in names if n != "token_map" and not any(pattern.fullmatch(n) for pattern in patterns)]
     if others:

@@ -104,7 +104,8 @@ def tool_use(
     tools = _tools(specs or ())
     mode, allowed = _choice(choice, tools)
     tags = SpecialTags.of(syntax, tokenizer.special_id)
-    return ToolUse(tools, allowed, mode, syntax, tags, is_parallel is not False)
+    is_named = isinstance(choice, NamedChoice)  # that call, once
+    return ToolUse(tools, allowed, mode, syntax, tags, is_parallel is not False and not is_named)
 
 
 def _tools(specs: Sequence[ToolSpec]) -> tuple[Tool, ...]:

@@ -1,0 +1,1 @@
+"""Drafters that were trained here, in the files that other engines load."""
