@@ -26,9 +26,11 @@ inline constexpr int kMaxQueries = 12;  // query heads that one sweep over the k
 #if defined(__clang__)
 #define FW_UNROLL _Pragma("unroll")
 #define FW_KEEP_LOOP _Pragma("nounroll")
+#define FW_UNROLL_TWO _Pragma("unroll 2")
 #else
 #define FW_UNROLL _Pragma("GCC unroll 16")
 #define FW_KEEP_LOOP _Pragma("GCC unroll 1")
+#define FW_UNROLL_TWO _Pragma("GCC unroll 2")
 #endif
 
 FW_INLINE constexpr std::size_t round_up(std::size_t n, std::size_t multiple) { return (n + multiple - 1) / multiple * multiple; }
