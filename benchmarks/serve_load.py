@@ -4,7 +4,8 @@
 
     one-client   tokens per second of one streaming client against `LLM.generate` in this process
     drafted      total tokens per second of 1, 4, 8 and 16 clients: the drafter `auto` against `none`
-    prefix       time to the first token of a second request that begins with the same 1,000 tokens
+    prefix       time to the first token of a second request that begins with the same 1,000 tokens, and of a third one
+                 to a server that was started anew and has them from --prompt-cache
     drops        --count requests, a fifth of them left by the client at random moments: memory, and every word
     alone        the same requests alone, beside 15 others, and from `LLM.generate`: the same tokens
     load         total tokens per second of --clients clients; with --against URL of any server of the OpenAI API
@@ -16,8 +17,10 @@ Arms that are compared take turns, prompt by prompt or round by round. Nothing e
 import argparse
 import asyncio
 import json
+import os
 import random
 import statistics
+import tempfile
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -26,6 +29,7 @@ from typing import Any
 from benchmarks.serve_client import Client, Server, Streamed, ask, client_of, load, serving
 from foreword.bench.workloads import stratified
 from foreword.cli.prompt_file import read_prompts
+from tests.support.tiny_chat import write_tiny_chat
 
 CLIENTS = (1, 4, 8, 16)
 MIB = 1 << 20
@@ -115,32 +119,55 @@ async def compared(drafts: Client, plain: Client, num_clients: int, args: argpar
 
 async def prefix(args: argparse.Namespace) -> dict[str, Any]:
     words = [word for question in questions(args) for word in question.split()]
-    rng, pairs = random.Random(0), []  # noqa: S311
-    with serving(*args.serve) as server:
-        async with client_of(server) as client:
-            await ask(client, chat("Hello.", args))
-            for _ in range(args.rounds):
-                found = await client.post(
-                    f"{server.root}/tokenize", json={"prompt": " ".join(rng.choices(words, k=1400))}
-                )
-                ids = found.json()["tokens"][:1000]
-                first = await ask(client, {"prompt": [*ids, 260], "max_tokens": 4})
-                second = await ask(client, {"prompt": [*ids, 300], "max_tokens": 4})
-                pairs.append((first.first_s, second.first_s))
-    first_s, second_s = (statistics.median(times) for times in zip(*pairs, strict=True))
+    rng = random.Random(0)  # noqa: S311
+    with tempfile.TemporaryDirectory() as folder:
+        options = ("--prompt-cache", folder, *args.serve)
+        with serving(*options) as server:
+            async with client_of(server) as client:
+                texts = [" ".join(rng.choices(words, k=1400)) for _ in range(args.rounds)]
+                found = [await client.post(f"{server.root}/tokenize", json={"prompt": text}) for text in texts]
+                prompts = [one.json()["tokens"][:1000] for one in found]
+                first = await _first_s(client, prompts, 260)
+                second = await _first_s(client, prompts, 300)
+        num_bytes = _leave_memory(Path(folder))
+        with serving(*options) as server:
+            async with client_of(server) as client:
+                restarted = await _first_s(client, prompts, 340)
+                status = (await client.get(f"{server.root}/v1/status")).json()
     return {
-        "first_s": first_s,
-        "second_s": second_s,
-        "ratio": statistics.median(b / a for a, b in pairs),
-        "pairs": len(pairs),
+        "first_s": statistics.median(first),
+        "second_s": statistics.median(second),
+        "after_restart_s": statistics.median(restarted),
+        "ratio": statistics.median(b / a for a, b in zip(first, second, strict=True)),
+        "ratio_after_restart": statistics.median(b / a for a, b in zip(first, restarted, strict=True)),
+        "tokens_from_disk": status["engine"]["stored_tokens"],
+        "mib_on_disk": round(num_bytes / MIB, 1),
+        "pairs": len(first),
     }
 
 
+async def _first_s(client: Client, prompts: Sequence[Sequence[int]], last: int) -> list[float]:
+    """Times to the first token of prompts that go on with a token of this turn; a first request warms up."""
+    await ask(client, {"prompt": [last], "max_tokens": 4})
+    return [(await ask(client, {"prompt": [*ids, last], "max_tokens": 4})).first_s for ids in prompts]
+
+
+def _leave_memory(folder: Path) -> int:
+    """Have the system forget a folder's files, so that they are read from the disk; their bytes."""
+    num_bytes = 0
+    for path in folder.iterdir():
+        with path.open("rb") as file:
+            os.fsync(file.fileno())
+            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+            num_bytes += path.stat().st_size
+    return num_bytes
+
+
 async def drops(args: argparse.Namespace) -> dict[str, Any]:
-    rng, asked = random.Random(1), questions(args)  # noqa: S311
+    rng, asked = random.Random(1), [question[: args.most_letters] for question in questions(args)]  # noqa: S311
     bodies = [chat(q, args, seed=s, temperature=t) for q in asked for s, t in ((1, 0), (2, 0.8), (3, 1.0))]
     memory, counts = [], {"right": 0, "wrong": 0, "dropped": 0, "refused": 0}
-    with serving(*args.serve) as server:
+    with tempfile.TemporaryDirectory() as folder, serving(*_model(args, Path(folder)), *args.serve) as server:
         async with client_of(server) as client:
             expected = [(await ask(client, body)).text for body in bodies]
             longest_s = max([(await ask(client, body)).total_s for body in bodies[:8]]) * 4
@@ -173,6 +200,11 @@ async def drops(args: argparse.Namespace) -> dict[str, Any]:
         "memory_mib": memory,
         "left": {name: stuck["engine"][name] for name in LEFT},
     }
+
+
+def _model(args: argparse.Namespace, folder: Path) -> tuple[str, ...]:
+    """Options for a tiny random model, where that is asked for: a thousand requests in a minute."""
+    return ("--model", str(write_tiny_chat(folder))) if args.tiny else ()
 
 
 async def alone(args: argparse.Namespace) -> dict[str, Any]:
@@ -228,6 +260,8 @@ def main() -> int:
     parser.add_argument("--max-tokens", type=int, default=64)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--count", type=int, default=10_000)
+    parser.add_argument("--tiny", action="store_true", help="drops: of a tiny random model")
+    parser.add_argument("--most-letters", type=int, default=None, help="drops: cut prompts there")
     parser.add_argument("--clients", type=int, nargs="*", default=None)
     parser.add_argument("--against", default=None, metavar="URL", help="another server, with /v1")
     parser.add_argument("--model-name", default=None, help="what that server calls its model")

@@ -7,6 +7,8 @@
 //   output    for each dimension one chain of fused multiply-adds over ascending positions, then one product with 1 / sum
 // Keys and values are `Number`s: float, or bfloat16 as the upper half of one, which is widened and then goes the same way.
 // So neither the tree around a node, nor where prefix and scratch meet, nor the other queries of the block show in it.
+// Of a window the rows before `first_row` are left out; what lies between it and a query's own window gets the weight 0, which
+// changes no bit of sums that begin with 0.
 
 // Keys and values lie apart for each head, so what is read next is asked for in time: a processor's own prefetching ends with each page
 // and begins anew with each head. The values are asked for behind the last keys.
@@ -15,16 +17,17 @@ inline constexpr std::size_t kAskAhead = 8192, kLine = 64;  // bytes
 // What is read `kAskAhead` bytes after these of `key_bytes` bytes of keys.
 inline const char* read_later(const AttentionBlock& block, std::size_t bytes_before, std::size_t key_bytes) {
     const std::size_t at = bytes_before + kAskAhead;
-    return at < key_bytes ? static_cast<const char*>(block.keys) + at : static_cast<const char*>(block.values) + (at - key_bytes);
+    if (at < key_bytes) return static_cast<const char*>(block.keys) + at;
+    return static_cast<const char*>(block.values) + static_cast<std::size_t>(block.first_row) * block.dim * num_bytes_of(block.format) + (at - key_bytes);
 }
 
-// scores[query][key] of the first `num_keys` rows, kBlocks blocks of sixteen keys at a time; `packed` is [dim][kCount].
+// scores[query][key] of the rows from `first_row` to `num_keys`, kBlocks blocks of sixteen keys at a time; `packed` is [dim][kCount].
 template <int kCount, int kBlocks, typename Number>
 [[gnu::noinline]] void score_keys(const AttentionBlock& block, const float* packed, float* scores, std::size_t stride, int num_keys) {
     const std::size_t block_size = block.dim * kLanes;
     const std::size_t num_blocks = round_up(num_keys, 2 * kLanes) / kLanes;  // regions hold whole pairs
     const std::size_t block_bytes = block_size * sizeof(Number);
-    for (std::size_t first = 0; first < num_blocks; first += kBlocks) {
+    for (std::size_t first = static_cast<std::size_t>(block.first_row) / kLanes; first < num_blocks; first += kBlocks) {
         const Number* keys = static_cast<const Number*>(block.keys) + first * block_size;
         const char* later = read_later(block, first * block_bytes, num_blocks * block_bytes);
         Floats sums[kCount][kBlocks];
@@ -63,21 +66,22 @@ void score_queries(const AttentionBlock& block, int first, int num_keys, float* 
     score_keys<kCount, key_blocks(kCount), Number>(block, packed, scores + first * stride, stride, num_keys);
 }
 
-// Puts the scores of a query's own branch, which lie by row, in the order of their positions. Rows are never before
+// Puts the scores of a query's own branch, which lie by row, in the order of their positions, from `first`. Rows are never before
 // their position and ascend, so this can be done in place.
-inline void order_by_position(float* scores, int chain, int length, const std::int32_t* tail) {
-    for (int position = chain; position < length; ++position) scores[position] = scores[tail[position - chain]];
+inline void order_by_position(float* scores, int first, int chain, int length, const std::int32_t* tail) {
+    for (int position = chain > first ? chain : first; position < length; ++position) scores[position] = scores[tail[position - chain]];
 }
 
-// Scores become weights e^(score - maximum), zero from `length` to the end of its block; returns their sum.
-inline float weigh(float* scores, int length) {
+// Scores from `first` become weights e^(score - maximum), zero before `begin` and from `length` to the end of its block; returns their sum.
+inline float weigh(float* scores, int first, int begin, int length) {
     const int padded = static_cast<int>(round_up(length, kLanes));
+    for (int i = first; i < begin; ++i) scores[i] = -__builtin_inff();
     for (int i = length; i < padded; ++i) scores[i] = -__builtin_inff();
-    Floats most = load(scores);
-    for (int i = kLanes; i < padded; i += kLanes) most = max(most, load(scores + i));
+    Floats most = load(scores + first);
+    for (int i = first + kLanes; i < padded; i += kLanes) most = max(most, load(scores + i));
     const Floats maximum = splat(largest(most));
     Floats total = splat(0.0f);
-    for (int i = 0; i < padded; i += kLanes) {
+    for (int i = first; i < padded; i += kLanes) {
         const Floats weight = exp(load(scores + i) - maximum);
         store(scores + i, weight);
         total = total + weight;
@@ -95,7 +99,7 @@ template <int kCount, int kVectors, typename Number>
     for (int q = 0; q < kCount; ++q)
         FW_UNROLL
         for (int i = 0; i < kVectors; ++i)
-            sums[q][i] = begin == 0 ? splat(0.0f) : mixed<Number>(load(block.outputs[first + q] + dim_begin + i * kLanes));
+            sums[q][i] = begin == block.first_row ? splat(0.0f) : mixed<Number>(load(block.outputs[first + q] + dim_begin + i * kLanes));
     const int ahead = rows ? end : static_cast<int>(kAskAhead / (block.dim * sizeof(Number)));
     FW_KEEP_LOOP
     for (int position = begin; position < end; ++position) {
@@ -138,12 +142,14 @@ void value_queries(const AttentionBlock& block, int first, const float* weights,
     int shared = block.chains[first];
     for (int q = 1; q < kCount; ++q)
         if (block.chains[first + q] < shared) shared = block.chains[first + q];
-    add_values_all_dims<kCount, Number>(block, first, weights + first * stride, stride, 0, shared, nullptr);
+    if (shared < block.first_row) shared = block.first_row;
+    add_values_all_dims<kCount, Number>(block, first, weights + first * stride, stride, block.first_row, shared, nullptr);
     for (int q = first; q < first + kCount; ++q) {
         const float* own = weights + q * stride;
-        if (shared < block.chains[q]) add_values_all_dims<1, Number>(block, q, own, stride, shared, block.chains[q], nullptr);
-        if (block.chains[q] < block.lengths[q])
-            add_values_all_dims<1, Number>(block, q, own, stride, block.chains[q], block.lengths[q], block.tails[q]);
+        const int chain = block.chains[q], begin = chain > shared ? chain : shared;  // of its own branch
+        if (shared < chain) add_values_all_dims<1, Number>(block, q, own, stride, shared, chain, nullptr);
+        if (begin < block.lengths[q])
+            add_values_all_dims<1, Number>(block, q, own, stride, begin, block.lengths[q], block.tails[q] + (begin - chain));
     }
 }
 
@@ -184,8 +190,9 @@ void attend_to(const AttentionBlock& block) {
     float inverses[kMaxQueries];
     for (int q = 0; q < block.num_queries; ++q) {
         float* own = scores + q * stride;
-        order_by_position(own, block.chains[q], block.lengths[q], block.tails[q]);
-        inverses[q] = 1.0f / weigh(own, block.lengths[q]);
+        order_by_position(own, block.first_row, block.chains[q], block.lengths[q], block.tails[q]);
+        if (block.score_cap > 0.0f) soft_cap(own + block.first_row, round_up(block.lengths[q] - block.first_row, kLanes), block.score_cap);
+        inverses[q] = 1.0f / weigh(own, block.first_row, block.begins[q], block.lengths[q]);
     }
     in_pieces<kValueQueries>(block.num_queries, 0,
                              [&]<int kCount>(int first) { value_queries<kCount, Number>(block, first, scores, stride); });

@@ -73,6 +73,25 @@ struct WeightsBuilder {
     std::vector<Bytes> memory;
 };
 
+Norm norm_at(const Bytes& bytes, std::size_t weight, std::size_t size, std::optional<std::size_t> bias) {
+    return {values_at<float>(bytes, weight, size), bias ? values_at<float>(bytes, *bias, size) : std::span<const float>()};
+}
+
+// Of a layer that is there already: its bytes are kept with it.
+void set_norm(WeightsBuilder& self, std::size_t layer, const std::string& name, const Bytes& bytes, std::size_t weight, std::size_t size,
+              std::optional<std::size_t> bias) {
+    constexpr std::pair<const char*, Norm Layer::*> kNorms[] = {
+        {"attn_norm", &Layer::attn_norm}, {"mlp_norm", &Layer::mlp_norm}, {"q_norm", &Layer::q_norm}, {"k_norm", &Layer::k_norm},
+        {"hidden_norm", &Layer::hidden_norm}, {"attn_out_norm", &Layer::attn_out_norm}, {"mlp_out_norm", &Layer::mlp_out_norm}};
+    for (const auto& [known, member] : kNorms)
+        if (name == known) {
+            self.weights.layers.at(layer).*member = norm_at(bytes, weight, size, bias);
+            self.memory.push_back(bytes);
+            return;
+        }
+    throw std::invalid_argument("a layer has no norm '" + name + "'");
+}
+
 void bind_weights(nb::module_& m) {
     nb::class_<WeightBytes>(m, "WeightBytes")
         .def(
@@ -102,12 +121,19 @@ void bind_weights(nb::module_& m) {
                 const auto norm = [&](std::optional<std::size_t> offset, std::size_t size) {
                     return offset ? values_at<float>(bytes, *offset, size) : std::span<const float>();
                 };
-                self.weights.layers.push_back({norm(attn_norm, norm_size), norm(mlp_norm, norm_size), norm(q_norm, head_size),
-                                               norm(k_norm, head_size), qkv, o, gate_up, down, norm(hidden_norm, norm_size)});
+                self.weights.layers.push_back({{norm(attn_norm, norm_size)}, {norm(mlp_norm, norm_size)}, {norm(q_norm, head_size)},
+                                               {norm(k_norm, head_size)}, qkv, o, gate_up, down, {norm(hidden_norm, norm_size)}});
                 self.memory.push_back(bytes);
             },
             "bytes"_a, "attn_norm"_a.none(), "mlp_norm"_a.none(), "norm_size"_a, "q_norm"_a.none(), "k_norm"_a.none(), "head_size"_a,
             "qkv"_a, "o"_a, "gate_up"_a, "down"_a, "hidden_norm"_a.none() = nb::none())
+        .def("set_norm", &set_norm, "layer"_a, "name"_a, "bytes"_a, "weight"_a, "size"_a, "bias"_a.none() = nb::none())
+        .def(
+            "set_attention", [](WeightsBuilder& self, std::size_t layer, int rope, int window) {
+                self.weights.layers.at(layer).rope = rope;
+                self.weights.layers.at(layer).window = window;
+            },
+            "layer"_a, "rope"_a, "window"_a)
         .def(
             "set_embedding",
             [](WeightsBuilder& self, const Bytes& bytes, std::size_t offset, std::size_t count) {
@@ -117,11 +143,11 @@ void bind_weights(nb::module_& m) {
             "bytes"_a, "offset"_a, "count"_a)
         .def(
             "set_final_norm",
-            [](WeightsBuilder& self, const Bytes& bytes, std::size_t offset, std::size_t count) {
-                self.weights.final_norm = values_at<float>(bytes, offset, count);
+            [](WeightsBuilder& self, const Bytes& bytes, std::size_t offset, std::size_t count, std::optional<std::size_t> bias) {
+                self.weights.final_norm = norm_at(bytes, offset, count, bias);
                 self.memory.push_back(bytes);
             },
-            "bytes"_a, "offset"_a, "count"_a)
+            "bytes"_a, "offset"_a, "count"_a, "bias"_a.none() = nb::none())
         .def(
             "set_head",
             [](WeightsBuilder& self, const Bytes& bytes, const Matrix& head) {
@@ -156,6 +182,20 @@ void bind_cache(nb::module_& m) {
                 self.copy_out(slot, keys.data(), values.data());
             },
             "slot"_a, "keys"_a, "values"_a)
+        .def(
+            "save_rows",
+            [](KvCache& self, int slot, std::int64_t first, Vector<std::uint8_t> out) {
+                const WithoutGil released;
+                self.save_rows(slot, first, span_of(out));
+            },
+            "slot"_a, "first"_a, "out"_a)
+        .def(
+            "load_rows",
+            [](KvCache& self, int slot, Vector<const std::uint8_t> in) {
+                const WithoutGil released;
+                self.load_rows(slot, span_of(in));
+            },
+            "slot"_a, "rows"_a)
         .def_prop_ro("num_open", &KvCache::num_open)
         .def_prop_ro("num_bytes", &KvCache::num_bytes);
 }
@@ -260,6 +300,12 @@ void draft(Decoder& self, KvCache& cache, Ints32 slots, Ints32 token_ids, Ints32
 
 void bind_decoder(nb::module_& m) {
     nb::class_<ThreadPool>(m, "ThreadPool").def(nb::init<int, int>(), "num_threads"_a, "num_cores"_a = 0).def_prop_ro("num_threads", &ThreadPool::num_threads);
+    nb::class_<Rope>(m, "Rope")
+        .def(nb::init<>())
+        .def_rw("inverse_frequencies", &Rope::inverse_frequencies)
+        .def_rw("magnitude", &Rope::magnitude)
+        .def_rw("temperature", &Rope::temperature)
+        .def_rw("temperature_length", &Rope::temperature_length);
     nb::class_<Shape>(m, "Shape")
         .def(nb::init<>())
         .def_rw("hidden", &Shape::hidden)
@@ -274,7 +320,18 @@ void bind_decoder(nb::module_& m) {
         .def_rw("joins_embedding", &Shape::joins_embedding)
         .def_rw("norms_residual", &Shape::norms_residual)
         .def_rw("has_final_norm", &Shape::has_final_norm)
-        .def_rw("inverse_frequencies", &Shape::inverse_frequencies);
+        .def_rw("removes_mean", &Shape::removes_mean)
+        .def_rw("norms_all_heads", &Shape::norms_all_heads)
+        .def_rw("is_parallel", &Shape::is_parallel)
+        .def_rw("has_gelu", &Shape::has_gelu)
+        .def_rw("embedding_scale", &Shape::embedding_scale)
+        .def_rw("attention_scale", &Shape::attention_scale)
+        .def_rw("score_cap", &Shape::score_cap)
+        .def_rw("logit_cap", &Shape::logit_cap)
+        .def_rw("ropes", &Shape::ropes)
+        .def_prop_rw(  // of the only rope
+            "inverse_frequencies", [](const Shape& self) { return self.ropes.at(0).inverse_frequencies; },
+            [](Shape& self, std::vector<float> values) { self.ropes.at(0).inverse_frequencies = std::move(values); });
     nb::class_<Decoder>(m, "Decoder")
         .def("first_layers", &Decoder::first_layers, "num_layers"_a)
         .def(

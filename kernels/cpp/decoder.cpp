@@ -1,5 +1,6 @@
 #include "decoder.hpp"
 
+#include <algorithm>
 #include <stdexcept>
 #include <string>
 
@@ -12,8 +13,14 @@ void check(const Shape& s) {
     if (s.hidden < 1 || s.intermediate < 1 || s.num_layers < 0 || s.num_heads < 1 || s.num_kv_heads < 1 || s.head_dim < 2 || s.vocab < 1)
         throw std::invalid_argument("a size of the model is not positive");
     if (s.num_heads % s.num_kv_heads != 0) throw std::invalid_argument("query heads must be a multiple of key-value heads");
-    if (s.head_dim % 2 != 0 || s.inverse_frequencies.size() != static_cast<std::size_t>(s.head_dim) / 2)
-        throw std::invalid_argument("rotary frequencies must be half the (even) head size");
+    if (s.head_dim % 2 != 0) throw std::invalid_argument("the head size must be even");
+    for (const Rope& rope : s.ropes) {
+        if (2 * rope.inverse_frequencies.size() > static_cast<std::size_t>(s.head_dim))
+            throw std::invalid_argument("rotary frequencies must be at most half the head size");
+        if (rope.temperature_length < 1) throw std::invalid_argument("temperature_length is below 1");
+    }
+    if (s.removes_mean && s.norms_all_heads && s.head_dim % kLanes != 0)
+        throw std::invalid_argument("a norm that removes the mean of all heads needs a head size that is a multiple of 16");
 }
 
 void check(const Matrix& m, std::size_t width, std::size_t outputs, const char* name) {
@@ -27,7 +34,24 @@ void check_size(std::size_t size, std::size_t expected, const char* name) {
         throw std::invalid_argument(std::string(name) + " has " + std::to_string(size) + " values; expected " + std::to_string(expected));
 }
 
+void check(const Norm& norm, std::size_t expected, const char* name) {
+    check_size(norm.weight.size(), expected, name);
+    check_size(norm.bias.size(), expected, name);
+}
+
+// Of queries or keys: a weight for each head where it has as many.
+void check_head_norm(const Norm& norm, const Shape& s, int num_heads, const char* name) {
+    const std::size_t each = static_cast<std::size_t>(num_heads) * s.dim();
+    check(norm, norm.weight.size() == each || s.norms_all_heads ? each : s.dim(), name);
+}
+
 }  // namespace
+
+std::size_t Shape::half() const {
+    std::size_t most = 0;
+    for (const Rope& rope : ropes) most = std::max(most, rope.inverse_frequencies.size());
+    return most;
+}
 
 Decoder::Decoder(Shape shape, Weights weights, std::vector<std::shared_ptr<const WeightBytes>> memory, std::shared_ptr<ThreadPool> pool,
                  const Kernels& kernels)
@@ -47,14 +71,18 @@ Decoder::Decoder(Shape shape, Weights weights, std::vector<std::shared_ptr<const
         check(layer.o, shape_.attention_width(), shape_.hidden_width(), "o");
         check(layer.gate_up, shape_.hidden_width(), 2 * shape_.intermediate_width(), "gate_up");
         check(layer.down, shape_.intermediate_width(), shape_.hidden_width(), "down");
-        check_size(layer.attn_norm.size(), shape_.hidden_width(), "attn_norm");
-        check_size(layer.hidden_norm.size(), shape_.hidden_width(), "hidden_norm");
-        check_size(layer.mlp_norm.size(), shape_.hidden_width(), "mlp_norm");
-        check_size(layer.q_norm.size(), shape_.dim(), "q_norm");
-        check_size(layer.k_norm.size(), shape_.dim(), "k_norm");
+        check(layer.attn_norm, shape_.hidden_width(), "attn_norm");
+        check(layer.hidden_norm, shape_.hidden_width(), "hidden_norm");
+        check(layer.mlp_norm, shape_.hidden_width(), "mlp_norm");
+        check(layer.attn_out_norm, shape_.hidden_width(), "attn_out_norm");
+        check(layer.mlp_out_norm, shape_.hidden_width(), "mlp_out_norm");
+        check_head_norm(layer.q_norm, shape_, shape_.num_heads, "q_norm");
+        check_head_norm(layer.k_norm, shape_, shape_.num_kv_heads, "k_norm");
+        if (layer.rope < -1 || layer.rope >= static_cast<int>(shape_.ropes.size()) || layer.window < 0)
+            throw std::invalid_argument("rope " + std::to_string(layer.rope) + " or window " + std::to_string(layer.window) + " of a layer cannot be");
     }
     check_size(weights_.embedding.size(), static_cast<std::size_t>(shape_.num_embedded()) * static_cast<std::size_t>(shape_.hidden), "embedding");
-    check_size(weights_.final_norm.size(), shape_.hidden_width(), "final_norm");
+    check(weights_.final_norm, shape_.hidden_width(), "final_norm");
     if (weights_.head.num_tiles > 0) check(weights_.head, shape_.hidden_width(), round_up(shape_.vocab, kLanes), "head");
 }
 
@@ -85,7 +113,8 @@ void Decoder::forward(KvCache& cache, const Pass& pass) {
         throw std::invalid_argument("the head's rows and their names differ in number");
     if (!pass.top_nodes.empty() && (pass.top_k < 1 || pass.top_k > shape_.vocab))
         throw std::invalid_argument("top_k is " + std::to_string(pass.top_k) + "; allowed: 1 to " + std::to_string(shape_.vocab));
-    workspace_->prepare(pass, cache, shape_, pool_->num_threads());
+    const bool has_branches = std::any_of(weights_.layers.begin(), weights_.layers.end(), [](const Layer& layer) { return !layer.attn_out_norm.empty() || !layer.mlp_out_norm.empty(); });
+    workspace_->prepare(pass, cache, shape_, has_branches, pool_->num_threads());
     const PassPlan plan(shape_, weights_, pass, pool_->num_threads(), *workspace_);
     std::vector<PassThread> threads;
     threads.reserve(static_cast<std::size_t>(pool_->num_threads()));

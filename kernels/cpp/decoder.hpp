@@ -14,6 +14,15 @@
 
 namespace fw {
 
+// A rotary embedding: the leading dimensions of a head turn, twice as many as there are frequencies.
+struct Rope {
+    std::vector<float> inverse_frequencies;  // radians a position
+    float magnitude = 1.0f;                  // of cosines and sines
+    float temperature = 0.0f;                // queries at position p are multiplied by 1 + temperature * ln(1 + p / temperature_length)
+    int temperature_length = 1;              // a whole number of which p / it is
+};
+
+// What all layers share. What a plain model (Llama) has not is off by default: 0 for a cap, 1 for a scale.
 struct Shape {
     int hidden = 0, intermediate = 0, num_layers = 0, num_heads = 0, num_kv_heads = 0, head_dim = 0, vocab = 0;
     float norm_eps = 1e-5f;
@@ -21,7 +30,15 @@ struct Shape {
     bool joins_embedding = false;  // layer 0 attends with [attn_norm(embedding), hidden_norm(input)]; both are given
     bool norms_residual = false;   // with it: the residual stream begins with hidden_norm(input)
     bool has_final_norm = true;
-    std::vector<float> inverse_frequencies;  // radians a position, head_dim / 2 of them
+    bool removes_mean = false;     // norms are LayerNorms
+    bool norms_all_heads = false;  // q_norm and k_norm are over all heads of a node as one row
+    bool is_parallel = false;      // both blocks of a layer read the stream as it came, the second through mlp_norm likewise
+    bool has_gelu = false;         // the gate goes through the tanh form of GELU, not through SiLU
+    float embedding_scale = 1.0f;
+    float attention_scale = 0.0f;  // of scores; 0: head_dim ^ -1/2
+    float score_cap = 0.0f;        // scores s become cap tanh(s / cap)
+    float logit_cap = 0.0f;
+    std::vector<Rope> ropes = {Rope{}};
 
     std::size_t hidden_width() const { return round_up(hidden, kGroup); }
     std::size_t intermediate_width() const { return round_up(intermediate, kGroup); }
@@ -31,20 +48,32 @@ struct Shape {
     std::size_t dim() const { return round_up(head_dim, kLanes); }  // of a head, padded
     std::size_t attention_width() const { return round_up(num_heads * dim(), kGroup); }
     std::size_t qkv_width() const { return (num_heads + 2 * num_kv_heads) * dim(); }
+    std::size_t half() const;  // of the dimensions that turn, the most of all ropes
 };
 
-// Norm weights are padded with zeros. An empty norm is left out.
+// Padded with zeros.
+struct Norm {
+    std::span<const float> weight;
+    std::span<const float> bias = {};
+
+    bool empty() const { return weight.empty(); }
+};
+
+// An empty norm is left out.
 struct Layer {
-    std::span<const float> attn_norm, mlp_norm;  // hidden_width()
-    std::span<const float> q_norm, k_norm;       // dim()
-    Matrix qkv, o, gate_up, down;  // gate_up: tiles alternate
-    std::span<const float> hidden_norm = {};  // hidden_width(); of layer 0 where it joins the embedding
+    Norm attn_norm, mlp_norm;       // hidden_width(); of what the blocks read
+    Norm q_norm, k_norm;            // dim(), or that for each head
+    Matrix qkv, o, gate_up, down;   // gate_up: tiles alternate
+    Norm hidden_norm = {};          // hidden_width(); of layer 0 where it joins the embedding
+    Norm attn_out_norm = {}, mlp_out_norm = {};  // hidden_width(); of what the blocks add to the stream
+    int rope = 0;                   // of Shape::ropes; -1: positions do not enter
+    int window = 0;                 // keys that a query sees, its own included; 0: all
 };
 
 struct Weights {
     std::vector<Layer> layers;
     std::span<const std::uint16_t> embedding;  // [vocab][hidden], bfloat16; empty: every pass brings inputs
-    std::span<const float> final_norm;         // hidden_width()
+    Norm final_norm;                           // hidden_width()
     Matrix head;  // no tiles: no head
 };
 

@@ -1,11 +1,12 @@
 // Dot products with AVX-512 VNNI: sixteen outputs times four inputs an instruction.
 
 inline constexpr int kDotTokens = 8;
-inline constexpr bool kOneTileAtATime = false;
-inline constexpr std::ptrdiff_t kAheadOfEight = 0;
+inline constexpr bool kFewRegisters = false;
 
 // As many as there are registers for their sums, while weights and inputs have some too; more bring nothing (measured).
 constexpr int tiles_side_by_side(int num_tokens) { return num_tokens <= 2 ? 8 : num_tokens <= 6 ? 4 : 2; }
+constexpr bool asks_ahead(int num_tokens) { return num_tokens > 2; }
+constexpr int tiles_at_a_time(int, int) { return 8; }
 
 template <Nibble kNibble>
 inline __m512i load_weights(const std::uint8_t* p) {

@@ -1,9 +1,10 @@
 // Dot products in plain C++, and with the ARM dot product where there is one.
 
 inline constexpr int kDotTokens = 2;
-inline constexpr bool kOneTileAtATime = false;
-inline constexpr std::ptrdiff_t kAheadOfEight = 0;
+inline constexpr bool kFewRegisters = false;
 constexpr int tiles_side_by_side(int num_tokens) { return num_tokens == 1 ? 8 : 2; }
+constexpr bool asks_ahead(int num_tokens) { return num_tokens > 1; }
+constexpr int tiles_at_a_time(int, int) { return 8; }
 
 template <Nibble kNibble>
 inline int weight_of(std::uint8_t byte) {

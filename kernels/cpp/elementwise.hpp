@@ -1,4 +1,4 @@
-// Norm, quantisation, rotary turn. Included inside the namespace of one instruction set.
+// Norms, quantisation, rotary turn, soft caps. Included inside the namespace of one instruction set.
 
 // RMSNorm of one row. Lane i % 64 holds the sum of squares of elements i, i + 64, ...: no order depends on the width of a
 // register. Padding is zero and stays zero.
@@ -12,6 +12,21 @@ void rms_norm(const float* x, const float* weight, float eps, std::size_t size, 
     const float mean = sum((squares[0] + squares[1]) + (squares[2] + squares[3])) / static_cast<float>(size);
     const Floats inverse = splat(1.0f / __builtin_sqrtf(mean + eps));
     for (std::size_t i = 0; i < padded; i += kLanes) store(out + i, load(x + i) * inverse * load(weight + i));
+}
+
+// LayerNorm: RMSNorm of what is left without the mean, whose sum has the same order.
+void layer_norm(const float* x, const float* weight, const float* bias, float eps, std::size_t size, std::size_t padded, float* out) {
+    Floats sums[4] = {splat(0.0f), splat(0.0f), splat(0.0f), splat(0.0f)};
+    for (std::size_t i = 0; i < padded; i += kLanes) {
+        Floats& lane = sums[i / kLanes % 4];
+        lane = lane + load(x + i);
+    }
+    const Floats mean = splat(sum((sums[0] + sums[1]) + (sums[2] + sums[3])) / static_cast<float>(size));
+    for (std::size_t i = 0; i < padded; i += kLanes) store(out + i, load(x + i) - mean);
+    for (std::size_t i = size; i < padded; ++i) out[i] = 0.0f;
+    rms_norm(out, weight, eps, size, padded, out);
+    if (bias == nullptr) return;
+    for (std::size_t i = 0; i < padded; i += kLanes) store(out + i, load(out + i) + load(bias + i));
 }
 
 // x = scale * value for each group of kGroup inputs, value in [-127, 127]. A group with NaN or infinity, which only a broken model
@@ -42,6 +57,11 @@ void quantise(const float* x, const Activations& into, int token) {
         into.sums[into.sum_index(token, group, 1)] = second;
         into.sums[into.sum_index(token, group, 2)] = -128 * (first + second);
     }
+}
+
+void soft_cap(float* x, std::size_t count, float cap) {
+    const Floats most = splat(cap), inverse = splat(1.0f / cap);
+    for (std::size_t i = 0; i < count; i += kLanes) store(x + i, soft_cap(load(x + i), most, inverse));
 }
 
 void rotate(float* head, const float* cos, const float* sin, std::size_t half, std::size_t padded, float scale) {

@@ -12,7 +12,7 @@ void PassThread::write_hidden(int, int begin, int end) {
             std::memcpy(pass_.hidden + node * hidden, residual(node), hidden * sizeof(float));
             continue;
         }
-        kernels_.rms_norm(residual(node), weights_.final_norm.data(), shape_.norm_eps, hidden, shape_.hidden_width(), mine_.row.as<float>());
+        normalise(residual(node), weights_.final_norm, hidden, shape_.hidden_width(), mine_.row.as<float>());
         std::memcpy(pass_.hidden + node * hidden, mine_.row.as<float>(), hidden * sizeof(float));
     }
 }
@@ -33,6 +33,8 @@ void PassThread::look_at_strip(int index) {
     const std::size_t stride = kStripTiles * kLanes;
     float* strip = mine_.strip.as<float>();
     kernels_.matmul(m, rows_, num_rows, tile, end, {strip, stride, Into::kSet, tile}, end < m.num_tiles ? m.tiles + end * m.tile_bytes() : nullptr);
+    if (shape_.logit_cap > 0.0f)
+        for (int row = 0; row < num_rows; ++row) kernels_.soft_cap(strip + row * stride, static_cast<std::size_t>(end - tile) * kLanes, shape_.logit_cap);
     const int first = tile * kLanes, last = end * kLanes < shape_.vocab ? end * kLanes : shape_.vocab;
     for (int row = 0; row < num_rows; ++row)
         if (float* logits = work_.head_rows[row].logits)

@@ -45,7 +45,7 @@ namespace {
 constexpr auto matmul = matmul_by_dots;
 #endif
 
-constexpr Kernels kTable = {FW_NAME, rms_norm,       quantise,    matmul,          rotate, attend,
+constexpr Kernels kTable = {FW_NAME, rms_norm,       layer_norm,  quantise,        matmul, rotate, attend, soft_cap,
                             best_greedy, best_perturbed, log_sum_exp, softmax_weights, gumbel, read_stream};
 
 }  // namespace

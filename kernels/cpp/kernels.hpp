@@ -26,9 +26,11 @@ inline constexpr int kMaxQueries = 12;  // query heads that one sweep over the k
 #if defined(__clang__)
 #define FW_UNROLL _Pragma("unroll")
 #define FW_KEEP_LOOP _Pragma("nounroll")
+#define FW_UNROLL_TWO _Pragma("unroll 2")
 #else
 #define FW_UNROLL _Pragma("GCC unroll 16")
 #define FW_KEEP_LOOP _Pragma("GCC unroll 1")
+#define FW_UNROLL_TWO _Pragma("GCC unroll 2")
 #endif
 
 FW_INLINE constexpr std::size_t round_up(std::size_t n, std::size_t multiple) { return (n + multiple - 1) / multiple * multiple; }
@@ -67,13 +69,14 @@ struct Matrix {
 // Which half of each byte holds the weights of a dot product.
 enum class Nibble { kNone, kLow, kHigh };
 
-enum class Into { kSet, kAdd, kSwiglu };
+enum class Into { kSet, kAdd, kSwiglu, kGeglu };
 
 // Of cached keys and values.
 enum class KvFormat { kFloat32, kBfloat16 };
 FW_INLINE constexpr std::size_t num_bytes_of(KvFormat format) { return format == KvFormat::kFloat32 ? 4 : 2; }
 
-// Where a product goes. kSwiglu: tiles alternate gate, up, gate, up ...; silu(gate) * up is stored at half the column.
+// Where a product goes. kSwiglu: tiles alternate gate, up, gate, up ...; silu(gate) * up is stored at half the column. kGeglu: the same
+// with the tanh form of GELU.
 struct Output {
     float* rows;
     std::size_t stride;  // floats from one token to the next
@@ -94,6 +97,9 @@ struct AttentionBlock {
     int lengths[kMaxQueries];           // keys that the query sees: its position + 1
     int chains[kMaxQueries];            // of them, how many leading ones lie in the row of their position
     const std::int32_t* tails[kMaxQueries];  // rows of the others, by position
+    int begins[kMaxQueries];            // positions before it are outside the query's window
+    int first_row;        // a multiple of 32, at most each of them: rows before it are seen by none, nor read
+    float score_cap;      // 0: none
     float* scratch;       // attention_scratch(dim, num_rows) floats
 };
 
@@ -116,12 +122,16 @@ struct Noise {
 struct Kernels {
     const char* name;
     void (*rms_norm)(const float* x, const float* weight, float eps, std::size_t size, std::size_t padded, float* out);
+    // The same after the mean is removed; then adds the bias, if there is one.
+    void (*layer_norm)(const float* x, const float* weight, const float* bias, float eps, std::size_t size, std::size_t padded, float* out);
     void (*quantise)(const float* x, const Activations& into, int token);
     void (*matmul)(const Matrix&, const Activations&, int num_tokens, int tile_begin, int tile_end, const Output&,
                    const std::uint8_t* then);  // what this thread reads next; null: nothing known
     // Turns dimension i with i + half, then scales.
     void (*rotate)(float* head, const float* cos, const float* sin, std::size_t half, std::size_t padded, float scale);
     void (*attend)(const AttentionBlock&);
+    // x = cap tanh(x / cap); `count` is a multiple of 16.
+    void (*soft_cap)(float* x, std::size_t count, float cap);
     // Both look at `count` logits of tokens from `first`; lanes of `best` only ever move to a strictly larger score.
     void (*best_greedy)(const float* logits, std::int32_t first, std::int32_t count, Best& best);
     void (*best_perturbed)(const float* logits, std::int32_t first, std::int32_t count, const Noise&, float lowest,

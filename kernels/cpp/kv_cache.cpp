@@ -111,11 +111,28 @@ void KvRegion::grow(std::size_t capacity) {
 
 void KvRegion::copy_rows(const KvRegion& from, std::size_t num_rows) {
     if (num_rows == 0) return;
-    const std::size_t row_bytes = dim_ * num_bytes_of(format_);
     for (int layer = 0; layer < num_layers_; ++layer)
         for (int head = 0; head < num_heads_; ++head) {
-            std::memcpy(keys(layer, head), from.keys(layer, head), round_up(num_rows, kLanes) * row_bytes);
-            std::memcpy(values(layer, head), from.values(layer, head), num_rows * row_bytes);
+            std::memcpy(keys(layer, head), from.keys(layer, head), round_up(num_rows, kLanes) * row_bytes());
+            std::memcpy(values(layer, head), from.values(layer, head), num_rows * row_bytes());
+        }
+}
+
+void KvRegion::save_rows(std::size_t first, std::size_t num_rows, std::uint8_t* out) const {
+    const std::size_t at = first * row_bytes(), size = num_rows * row_bytes();
+    for (int layer = 0; layer < num_layers_; ++layer)
+        for (int head = 0; head < num_heads_; ++head, out += 2 * size) {
+            std::memcpy(out, keys(layer, head) + at, size);
+            std::memcpy(out + size, values(layer, head) + at, size);
+        }
+}
+
+void KvRegion::load_rows(std::size_t first, std::size_t num_rows, const std::uint8_t* in) {
+    const std::size_t at = first * row_bytes(), size = num_rows * row_bytes();
+    for (int layer = 0; layer < num_layers_; ++layer)
+        for (int head = 0; head < num_heads_; ++head, in += 2 * size) {
+            std::memcpy(keys(layer, head) + at, in, size);
+            std::memcpy(values(layer, head) + at, in + size, size);
         }
 }
 
@@ -222,6 +239,39 @@ void KvCache::copy_out(int slot, float* keys, float* values) {
     const std::lock_guard lock(mutex);
     const KvRegion& held = region(slot);
     held.copy_out(held.length, static_cast<std::size_t>(head_dim_), keys, values);
+}
+
+// How many rows so many bytes are; refuses what is no whole number of groups.
+static std::size_t rows_in(const KvRegion& held, std::size_t first, std::size_t num_bytes) {
+    const std::size_t group = held.bytes_of_rows(kLanes);
+    if (first % kLanes != 0) refuse("rows begin at " + std::to_string(first) + "; allowed: multiples of " + std::to_string(kLanes));
+    if (group == 0 || num_bytes % group != 0)
+        refuse(std::to_string(num_bytes) + " bytes are no whole groups of " + std::to_string(kLanes) + " rows, which take " +
+               std::to_string(group));
+    return num_bytes / group * kLanes;
+}
+
+void KvCache::save_rows(int slot, std::int64_t first, std::span<std::uint8_t> out) {
+    const std::lock_guard lock(mutex);
+    const KvRegion& held = region(slot);
+    if (first < 0 || static_cast<std::size_t>(first) > held.length)
+        refuse("rows begin at " + std::to_string(first) + "; allowed: 0 to " + std::to_string(held.length));
+    const std::size_t begin = static_cast<std::size_t>(first), count = rows_in(held, begin, out.size());
+    if (count > held.length - begin)
+        refuse(std::to_string(count) + " rows from " + std::to_string(first) + " on are more than the " + std::to_string(held.length) +
+               " that are committed");
+    held.save_rows(begin, count, out.data());
+}
+
+void KvCache::load_rows(int slot, std::span<const std::uint8_t> in) {
+    const std::lock_guard lock(mutex);
+    KvRegion& held = region(slot);
+    const std::size_t count = rows_in(held, held.length, in.size());
+    if (count > held.capacity() - held.length)
+        refuse(std::to_string(count) + " rows do not fit behind " + std::to_string(held.length) + " of " + std::to_string(held.capacity()));
+    held.load_rows(held.length, count, in.data());
+    held.length += count;
+    held.num_scratch = 0;
 }
 
 int KvCache::num_open() {

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <span>
 #include <vector>
 
 #include "kernels.hpp"
@@ -26,6 +27,12 @@ public:
     // The first rows of a region of the same shape, bit by bit; neither may have fewer.
     void copy_rows(const KvRegion& from, std::size_t num_rows);
     void copy_out(std::size_t num_rows, std::size_t head_dim, float* keys_out, float* values_out) const;
+    // Rows as bytes, bit by bit: of each layer and head the keys as they lie, then the values. `first` and `num_rows` are multiples of 16.
+    void save_rows(std::size_t first, std::size_t num_rows, std::uint8_t* out) const;
+    void load_rows(std::size_t first, std::size_t num_rows, const std::uint8_t* in);
+    std::size_t bytes_of_rows(std::size_t num_rows) const {
+        return num_rows * 2 * static_cast<std::size_t>(num_layers_) * static_cast<std::size_t>(num_heads_) * row_bytes();
+    }
 
     KvFormat format() const { return format_; }
     std::size_t capacity() const { return capacity_; }
@@ -35,7 +42,8 @@ public:
 
 private:
     std::size_t index(int layer, int head) const { return static_cast<std::size_t>(layer) * num_heads_ + head; }
-    std::size_t head_bytes() const { return capacity_ * dim_ * num_bytes_of(format_); }  // of all keys or all values of a head
+    std::size_t row_bytes() const { return dim_ * num_bytes_of(format_); }  // of a key or a value of a head
+    std::size_t head_bytes() const { return capacity_ * row_bytes(); }      // of all keys or all values of a head
     KvFormat format_;
     int num_layers_, num_heads_;
     std::size_t dim_, capacity_;
@@ -56,6 +64,9 @@ public:
     // A new region of at least `capacity` rows that begins with the first `length` committed rows of another; returns its slot.
     int fork(int slot, std::int64_t length, std::int64_t capacity);
     void copy_out(int slot, float* keys, float* values);
+    // Committed rows as bytes, and such bytes as the next committed rows. Rows come in groups of 16, on both sides.
+    void save_rows(int slot, std::int64_t first, std::span<std::uint8_t> out);
+    void load_rows(int slot, std::span<const std::uint8_t> in);
     int num_open();
     std::size_t num_bytes();
 

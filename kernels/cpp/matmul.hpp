@@ -5,9 +5,10 @@
 //       adds, for `steps` times four inputs from `input` of kTokens rows, unsigned weights times signed activations to 16 int32 sums; exact;
 //       asks for the cache lines `ahead` bytes further on (0: none)
 //   kDotTokens   tokens that share a load of weights
-//   kOneTileAtATime   registers do not suffice for the sums of several
-//   kAheadOfEight   bytes ahead of eight tiles that are asked for; 0: none
 //   tiles_side_by_side(num_tokens)   tiles that are read at a time for so many tokens, at most kDotTokens (int8)
+//   asks_ahead(num_tokens)   whether their weights have to be asked for
+//   kFewRegisters   there are none for the totals of all groups, which stay in memory, and few for sums:
+//   tiles_at_a_time(bits, num_tokens)   tiles whose sums there are registers for
 //
 // Integer sums are exact; what follows them is one fused multiply-add a group, groups ascending, on every path:
 //   int8   y = scale * (sum over groups of x_scale * dot)                    weight = scale * (byte - 128)
@@ -18,10 +19,16 @@ inline void finish(const Output& out, int token, int tile, Floats value) {
     store(at, out.into == Into::kAdd ? load(at) + value : value);
 }
 
+// As a function of its own, so that the loops around the gate of most models stay as they are.
+[[gnu::noinline]] inline void store_geglu(float* at, Floats gate, Floats up) { store(at, gelu_tanh(gate) * up); }
+
 inline void finish_pair(const Output& out, int token, int tile, Floats first, Floats second) {
-    if (out.into == Into::kSwiglu) {
-        float* row = out.rows + static_cast<std::size_t>(token) * out.stride;
-        store(row + static_cast<std::size_t>((tile - out.first_tile) / 2) * kLanes, silu(first) * second);
+    if (out.into == Into::kSwiglu || out.into == Into::kGeglu) {
+        float* at = out.rows + static_cast<std::size_t>(token) * out.stride + static_cast<std::size_t>((tile - out.first_tile) / 2) * kLanes;
+        if (out.into == Into::kSwiglu)
+            store(at, silu(first) * second);
+        else
+            store_geglu(at, first, second);
         return;
     }
     finish(out, token, tile, first);
@@ -49,12 +56,21 @@ inline void finish_tiles(const Matrix& m, const Output& out, int token, int tile
     }
 }
 
-// Adds one group of int8 weights to the totals.
-template <int kTokens, int kTiles>
-FW_INLINE void add_int8_group(const Activations& x, int token, std::size_t group, const std::uint8_t* const (&weights)[kTiles],
-                           std::ptrdiff_t ahead, Floats (&totals)[kTokens][kTiles]) {
+// Keeps the compiler from holding a copy in a register, or on the stack where there is none.
+inline void keep_in_memory(Floats& a) { asm("" : "+m"(a)); }
+
+// What is kept of one group of inputs beside their values, from the first token of a sweep on.
+struct GroupInputs {
+    const std::int32_t* sums;  // [3][kBlock]
+    const float* scales;
+};
+
+// Adds one group of int8 weights to the totals, [kTokens][kColumns].
+template <int kTokens, int kTiles, int kColumns>
+FW_INLINE void add_int8_group(const Activations& x, int token, std::size_t group, GroupInputs in, const std::uint8_t* const (&weights)[kTiles],
+                              std::ptrdiff_t ahead, Floats* totals) {
     Ints sums[kTokens][kTiles];
-    const std::int32_t* starts = x.sums + x.sum_index(token, group, 2);  // (byte - 128) x = byte x - 128 x
+    const std::int32_t* starts = in.sums + 2 * kBlock;  // (byte - 128) x = byte x - 128 x
     FW_UNROLL
     for (int t = 0; t < kTokens; ++t) {
         const Ints start = splat(starts[t]);
@@ -62,19 +78,22 @@ FW_INLINE void add_int8_group(const Activations& x, int token, std::size_t group
         for (int j = 0; j < kTiles; ++j) sums[t][j] = start;
     }
     dot<Nibble::kNone, kTokens, kTiles>(weights, ahead, x, token, group * kGroup, kGroup / 4, sums);
-    const float* scales = x.scales + x.scale_index(token, group);
     FW_UNROLL
     for (int t = 0; t < kTokens; ++t) {
-        const Floats scale = splat(scales[t]);
+        const Floats scale = splat(in.scales[t]);
         FW_UNROLL
-        for (int j = 0; j < kTiles; ++j) totals[t][j] = fma(to_floats(sums[t][j]), scale, totals[t][j]);
+        for (int j = 0; j < kTiles; ++j) {
+            Floats& total = totals[t * kColumns + j];
+            total = fma(to_floats(sums[t][j]), scale, total);
+            if constexpr (kFewRegisters) keep_in_memory(total);
+        }
     }
 }
 
 // Adds half a group of int4 weights to the totals.
-template <Nibble kHalf, int kTokens, int kTiles>
+template <Nibble kHalf, int kTokens, int kTiles, int kColumns>
 FW_INLINE void add_int4_half(const Matrix& m, const Activations& x, int token, int tile, std::size_t group,
-                          const std::uint8_t* const (&weights)[kTiles], std::ptrdiff_t ahead, Floats (&totals)[kTokens][kTiles]) {
+                             GroupInputs in, const std::uint8_t* const (&weights)[kTiles], std::ptrdiff_t ahead, Floats* totals) {
     constexpr int kIndex = kHalf == Nibble::kLow ? 0 : 1;
     Ints sums[kTokens][kTiles];
     FW_UNROLL
@@ -82,8 +101,6 @@ FW_INLINE void add_int4_half(const Matrix& m, const Activations& x, int token, i
         FW_UNROLL
         for (int j = 0; j < kTiles; ++j) sums[t][j] = splat(0);
     dot<kHalf, kTokens, kTiles>(weights, ahead, x, token, group * kGroup + kIndex * kSubgroup, kSubgroup / 4, sums);
-    const float* scales = x.scales + x.scale_index(token, group);
-    const std::int32_t* input_sums = x.sums + x.sum_index(token, group, kIndex);
     FW_UNROLL
     for (int j = 0; j < kTiles; ++j) {
         const std::size_t subgroup = (tile + j) * 2 * x.num_groups + 2 * group + kIndex;
@@ -91,62 +108,56 @@ FW_INLINE void add_int4_half(const Matrix& m, const Activations& x, int token, i
         const Floats minimum = load_halves(m.half_scales + subgroup * 2 * kLanes + kLanes);
         FW_UNROLL
         for (int t = 0; t < kTokens; ++t) {
-            const Floats sum_x = to_floats(splat(input_sums[t]));
+            const Floats sum_x = to_floats(splat(in.sums[kIndex * kBlock + t]));
             const Floats part = fma(minimum, sum_x, to_floats(sums[t][j]) * scale);
-            totals[t][j] = fma(part, splat(scales[t]), totals[t][j]);
+            Floats& total = totals[t * kColumns + j];
+            total = fma(part, splat(in.scales[t]), total);
+            if constexpr (kFewRegisters) keep_in_memory(total);
         }
     }
 }
 
-// What a product asks for while it computes: the weights `ahead` bytes after its own (0: nothing), or where several sweeps read the same
-// weights, those of every so many groups. So memory has something to do all the time.
-struct Request {
-    std::ptrdiff_t ahead;
-    int sweep = 0, num_sweeps = 1;
-};
-
 // The sums of kTokens tokens and kTiles tiles of kBits bits a weight over all groups.
-template <int kBits, int kTokens, int kTiles>
-FW_INLINE void add_groups(const Matrix& m, const Activations& x, int token, int tile, Request request, Floats (&totals)[kTokens][kTiles]) {
+template <int kBits, int kTokens, int kTiles, int kColumns>
+FW_INLINE void add_groups(const Matrix& m, const Activations& x, int token, int tile, std::ptrdiff_t ahead, Floats* totals) {
     const std::uint8_t* weights[kTiles];
     FW_UNROLL
     for (int j = 0; j < kTiles; ++j) weights[j] = m.tiles + (tile + j) * m.tile_bytes();
     FW_UNROLL
     for (int t = 0; t < kTokens; ++t)
         FW_UNROLL
-        for (int j = 0; j < kTiles; ++j) totals[t][j] = splat(0.0f);
-    int turn = request.sweep;  // groups until the next that is asked for
+        for (int j = 0; j < kTiles; ++j) totals[t * kColumns + j] = splat(0.0f);
+    GroupInputs in{x.sums + x.sum_index(token, 0, 0), x.scales + x.scale_index(token, 0)};
     for (std::size_t group = 0; group < x.num_groups; ++group) {
-        const std::ptrdiff_t ahead = turn == 0 ? request.ahead : 0;
-        turn = turn == 0 ? request.num_sweeps - 1 : turn - 1;
         if constexpr (kBits == 4) {
-            add_int4_half<Nibble::kLow, kTokens, kTiles>(m, x, token, tile, group, weights, ahead, totals);
-            add_int4_half<Nibble::kHigh, kTokens, kTiles>(m, x, token, tile, group, weights, 0, totals);
+            add_int4_half<Nibble::kLow, kTokens, kTiles, kColumns>(m, x, token, tile, group, in, weights, ahead, totals);
+            add_int4_half<Nibble::kHigh, kTokens, kTiles, kColumns>(m, x, token, tile, group, in, weights, 0, totals);
         } else {
-            add_int8_group<kTokens, kTiles>(x, token, group, weights, ahead, totals);
+            add_int8_group<kTokens, kTiles, kColumns>(x, token, group, in, weights, ahead, totals);
         }
         FW_UNROLL
         for (int j = 0; j < kTiles; ++j) weights[j] += kGroup * kLanes * kBits / 8;
+        in.sums += 3 * kBlock;
+        in.scales += kBlock;
     }
 }
 
 // As a function of its own, so that nothing around it takes registers from its loops.
-template <int kBits, int kTokens>
-[[gnu::noinline]] void add_groups_apart(const Matrix& m, const Activations& x, int token, int tile, Request request, Floats (&totals)[kTokens][1]) {
-    add_groups<kBits, kTokens, 1>(m, x, token, tile, request, totals);
+template <int kBits, int kTokens, int kTiles, int kColumns>
+[[gnu::noinline]] void add_groups_apart(const Matrix& m, const Activations& x, int token, int tile, std::ptrdiff_t ahead, Floats* totals) {
+    add_groups<kBits, kTokens, kTiles, kColumns>(m, x, token, tile, ahead, totals);
 }
 
 template <int kBits, int kTokens, int kTiles>
-void product(const Matrix& m, const Activations& x, int token, int tile, const Output& out, Request request) {
+void product(const Matrix& m, const Activations& x, int token, int tile, const Output& out, std::ptrdiff_t ahead) {
     Floats totals[kTokens][kTiles];
-    if constexpr (kOneTileAtATime) {
-        for (int j = 0; j < kTiles; ++j) {
-            Floats one[kTokens][1];
-            add_groups_apart<kBits, kTokens>(m, x, token, tile + j, request, one);
-            for (int t = 0; t < kTokens; ++t) totals[t][j] = one[t][0];
-        }
+    for (int j = 0; j < kTiles && m.scales; ++j) prefetch(m.scales + static_cast<std::size_t>(tile + j) * kLanes);
+    if constexpr (kFewRegisters) {
+        constexpr int kMost = tiles_at_a_time(kBits, kTokens), kAtATime = kMost < kTiles ? kMost : kTiles;
+        for (int j = 0; j < kTiles; j += kAtATime)
+            add_groups_apart<kBits, kTokens, kAtATime, kTiles>(m, x, token, tile + j, ahead, &totals[0][j]);
     } else {
-        add_groups<kBits, kTokens, kTiles>(m, x, token, tile, request, totals);
+        add_groups<kBits, kTokens, kTiles, kTiles>(m, x, token, tile, ahead, &totals[0][0]);
     }
     finish_tiles<kTokens, kTiles>(m, out, token, tile, totals);
 }
@@ -157,31 +168,29 @@ inline std::ptrdiff_t distance_ahead(const Matrix& m, int tile, int num_tiles, i
     return then ? then - (m.tiles + tile * m.tile_bytes()) : 0;
 }
 
-// All tokens against one or two tiles, so that weights come from memory once.
+// All tokens against one or two tiles, so that weights come from memory once. Each sweep asks for the next ones: memory has something to
+// do all the time, and what has come costs little to ask for.
 template <int kTiles>
 inline void product_tiles(const Matrix& m, const Activations& x, int num_tokens, int tile, const Output& out,
                           std::ptrdiff_t ahead) {
-    constexpr int kBlockSweeps = (kBlock + kDotTokens - 1) / kDotTokens;
-    const int rest_sweeps = (num_tokens % kBlock + kDotTokens - 1) / kDotTokens;
-    Request request{ahead, 0, num_tokens / kBlock * kBlockSweeps + rest_sweeps};
     for (int block = 0; block < num_tokens; block += kBlock)  // scales lie by block, so no sweep goes beyond one
         in_even_pieces<kDotTokens>(num_tokens - block < kBlock ? num_tokens - block : kBlock, [&]<int kTokens>(int first) {
             if (m.bits == 4)
-                product<4, kTokens, kTiles>(m, x, block + first, tile, out, request);
+                product<4, kTokens, kTiles>(m, x, block + first, tile, out, ahead);
             else
-                product<8, kTokens, kTiles>(m, x, block + first, tile, out, request);
-            request.sweep += 1;
+                product<8, kTokens, kTiles>(m, x, block + first, tile, out, ahead);
         });
 }
 
-// Few tokens are bound by memory: the more runs are read at a time, the faster weights come. The processor fetches ahead of each of
-// eight by itself, faster than by asking (with AVX2 they come one after the other, and it is asked a little ahead); of four it has to be
-// asked. Returns the first tile that is left.
+// Few tokens are bound by memory: the more runs are read at a time, the faster weights come. Of one token the processor fetches ahead of
+// each run by itself, faster than by asking; of more it has to be asked. Returns the first tile that is left.
 template <int kTokens>
 int product_wide(const Matrix& m, const Activations& x, int tile, int tile_end, const Output& out, const std::uint8_t* then) {
     constexpr int kTiles = tiles_side_by_side(kTokens);
-    for (; tile + kTiles <= tile_end; tile += kTiles)
-        product<8, kTokens, kTiles>(m, x, 0, tile, out, {kTiles == 8 ? kAheadOfEight : distance_ahead(m, tile, kTiles, tile_end, then)});
+    for (; tile + kTiles <= tile_end; tile += kTiles) {
+        const std::ptrdiff_t ahead = asks_ahead(kTokens) ? distance_ahead(m, tile, kTiles, tile_end, then) : 0;
+        product<8, kTokens, kTiles>(m, x, 0, tile, out, ahead);
+    }
     return tile;
 }
 

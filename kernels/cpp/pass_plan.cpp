@@ -41,10 +41,19 @@ void PassPlan::add_layer(int layer) {
     add_taps(layer);
     add_product(&PassThread::quantise_attention_rows, num_nodes, shape_.qkv_input_width(layer), &PassThread::make_heads, layer,
                 shape_.num_heads + 2 * shape_.num_kv_heads, std::max(kTileGrain / head_tiles, 1));
+    if (shape_.norms_all_heads) add({&PassThread::norm_heads, layer}, num_nodes, kRowGrain);
+    if (shape_.is_parallel) add_gate(layer);
     add({&PassThread::attend, layer}, static_cast<int>(work_.layout.tasks.size()), 1, work_.layout.first_tasks.data());
     add_product(&PassThread::quantise_attended_rows, num_nodes, shape_.attention_width(), &PassThread::add_attended, layer, w.o.num_tiles, kTileGrain);
-    add_product(&PassThread::quantise_mlp_rows, num_nodes, shape_.hidden_width(), &PassThread::make_gated, layer, w.gate_up.num_tiles / 2, kTileGrain / 2);
+    if (!w.attn_out_norm.empty()) add({&PassThread::add_attention_branch, layer}, num_nodes, kRowGrain);
+    if (!shape_.is_parallel) add_gate(layer);
     add_product(&PassThread::quantise_gated_rows, num_nodes, shape_.intermediate_width(), &PassThread::add_gated, layer, w.down.num_tiles, kTileGrain);
+    if (!w.mlp_out_norm.empty()) add({&PassThread::add_mlp_branch, layer}, num_nodes, kRowGrain);
+}
+
+void PassPlan::add_gate(int layer) {
+    const int num_pairs = weights_.layers[static_cast<std::size_t>(layer)].gate_up.num_tiles / 2;
+    add_product(&PassThread::quantise_mlp_rows, pass_.num_nodes(), shape_.hidden_width(), &PassThread::make_gated, layer, num_pairs, kTileGrain / 2);
 }
 
 void PassPlan::add_taps(int layer) {

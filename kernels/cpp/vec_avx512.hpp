@@ -95,4 +95,4 @@ inline float sum(Floats a) {
 inline std::int32_t sum(Ints a) { return _mm512_reduce_add_epi32(a.v); }
 inline float largest(Floats a) { return _mm512_reduce_max_ps(a.v); }
 
-inline void prefetch(const void* p) { _mm_prefetch(static_cast<const char*>(p), _MM_HINT_T1); }
+FW_INLINE void prefetch(const void* p) { _mm_prefetch(static_cast<const char*>(p), _MM_HINT_T1); }

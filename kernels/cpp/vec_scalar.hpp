@@ -189,4 +189,4 @@ inline float largest(Floats a) {
     return most;
 }
 
-inline void prefetch(const void* p) { __builtin_prefetch(p, 0, 2); }
+FW_INLINE void prefetch(const void* p) { __builtin_prefetch(p, 0, 2); }

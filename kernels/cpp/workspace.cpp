@@ -16,17 +16,19 @@ void ActivationRows::ensure(int num_tokens, std::size_t width) {
     view = {values_.as<std::int8_t>(), pairs_.as<std::int16_t>(), scales_.as<float>(), sums_.as<std::int32_t>(), width, groups};
 }
 
-void Decoder::Workspace::prepare(const Pass& pass, KvCache& cache, const Shape& shape, int num_threads) {
+void Decoder::Workspace::prepare(const Pass& pass, KvCache& cache, const Shape& shape, bool has_branches, int num_threads) {
     layout.plan(pass, cache, shape, num_threads);
-    const std::size_t num_nodes = pass.token_ids.size(), half = static_cast<std::size_t>(shape.head_dim) / 2;
+    const std::size_t num_nodes = pass.token_ids.size(), rope_rows = num_nodes * shape.ropes.size();
     const std::size_t widest = std::max({shape.qkv_input_width(0), shape.attention_width(), shape.intermediate_width()});
     const auto ensure = [](Buffer& buffer, std::size_t num_floats) { buffer.ensure(num_floats * sizeof(float)); };
     ensure(residual, num_nodes * shape.hidden_width());
     ensure(qkv, num_nodes * shape.qkv_width());
     ensure(attended, num_nodes * shape.attention_width());
     ensure(gated, num_nodes * shape.intermediate_width());
-    ensure(cos, num_nodes * half);
-    ensure(sin, num_nodes * half);
+    ensure(branch, has_branches ? num_nodes * shape.hidden_width() : 0);
+    ensure(cos, rope_rows * shape.half());
+    ensure(sin, rope_rows * shape.half());
+    ensure(query_scales, rope_rows);
     ensure(normed, pass.hidden != nullptr ? num_nodes * shape.hidden_width() : 0);
     shared.ensure(static_cast<int>(num_nodes), widest);
     plan_head(pass, shape);

@@ -1,6 +1,7 @@
 // The memory of a decoder's passes, and the stages of one pass as each thread runs them.
 #pragma once
 
+#include <cmath>
 #include <vector>
 
 #include "decoder.hpp"
@@ -58,7 +59,8 @@ struct Step {
 struct Decoder::Workspace {
     PassLayout layout;
     ActivationRows shared;
-    Buffer residual, qkv, attended, gated, cos, sin, normed, logits;
+    Buffer residual, qkv, attended, gated, branch, normed, logits;
+    Buffer cos, sin, query_scales;  // [rope][node]
     std::vector<ThreadMemory> threads;
     std::vector<Stage> stages;
     std::vector<Step> steps;  // of each stage
@@ -68,7 +70,8 @@ struct Decoder::Workspace {
     std::vector<int> row_of_node;
 
     // Throws what `layout.plan` throws, and std::bad_alloc. It takes all the memory of the pass: threads must not throw.
-    void prepare(const Pass& pass, KvCache& cache, const Shape& shape, int num_threads);
+    // `has_branches`: some layer norms what it adds to the stream.
+    void prepare(const Pass& pass, KvCache& cache, const Shape& shape, bool has_branches, int num_threads);
     void plan_head(const Pass& pass, const Shape& shape);
 };
 
@@ -79,11 +82,13 @@ public:
     PassThread(const Shape& shape, const Weights& weights, const Kernels& kernels, Decoder::Workspace& work, KvCache& cache, const Pass& pass,
                int num_threads, int thread)
         : shape_(shape), weights_(weights), kernels_(kernels), work_(work), mine_(work.threads[thread]), cache_(cache), pass_(pass),
-          thread_(thread), num_threads_(num_threads), num_nodes_(pass.num_nodes()) {}
+          thread_(thread), num_threads_(num_threads), num_nodes_(pass.num_nodes()),
+          attention_scale_(shape.attention_scale > 0.0f ? shape.attention_scale : 1.0f / std::sqrt(static_cast<float>(shape.head_dim))) {}
 
     void run(int stage, int begin, int end);
 private:
     float* residual(int node) const { return work_.residual.as<float>() + node * shape_.hidden_width(); }
+    std::size_t rope_row(std::size_t rope, int node) const { return rope * static_cast<std::size_t>(num_nodes_) + static_cast<std::size_t>(node); }
 
     friend class PassPlan;
 
@@ -91,10 +96,13 @@ private:
     void embed(int layer, int begin, int end);                // nodes
     void tap(int layer, int begin, int end);                  // nodes
     void make_heads(int layer, int begin, int end);           // query, key and value heads
+    void norm_heads(int layer, int begin, int end);           // nodes
     void attend(int layer, int begin, int end);               // attention tasks
     void add_attended(int layer, int begin, int end);         // tiles
     void make_gated(int layer, int begin, int end);           // pairs of tiles
     void add_gated(int layer, int begin, int end);            // tiles
+    void add_attention_branch(int layer, int begin, int end);  // nodes
+    void add_mlp_branch(int layer, int begin, int end);       // nodes
     void write_hidden(int layer, int begin, int end);         // nodes
     void look_at_logits(int layer, int begin, int end);       // strips of the head
     void finish_draws(int layer, int begin, int end);         // draws and top nodes
@@ -106,11 +114,15 @@ private:
     void quantise_head_rows(int layer, int begin, int end);
 
     void load_embedding(int node, float* row) const;
-    void place_head(int layer, int head);
+    void turn_by(const Rope& rope, std::size_t row, int node);
+    void place_head(int layer, int head, std::size_t request, int node);
+    void add_branch(const Norm& out_norm, int begin, int end);
+    Output branch_output(const Norm& out_norm) const;
+    void normalise(const float* row, const Norm& norm, std::size_t size, std::size_t padded, float* out) const;
     void run_task(int layer, const AttentionTask& task);
     void look_at_strip(int index);
     std::int32_t best_of_threads(std::size_t fused) const;
-    void quantise_row(const float* row, std::span<const float> norm, int index);
+    void quantise_row(const float* row, const Norm& norm, int index);
     void multiply(const Matrix& m, int begin, int end, int unit, const Output& out, const Matrix& next, int next_unit);
     int head_tiles() const { return static_cast<int>(shape_.dim()) / kLanes; }  // of a query, key or value head
 
@@ -122,6 +134,7 @@ private:
     KvCache& cache_;
     const Pass& pass_;
     const int thread_, num_threads_, num_nodes_;
+    const float attention_scale_;
     Activations rows_{};  // of the stage under way
 };
 
@@ -134,6 +147,7 @@ private:
     void add(Step step, int num_items, int grain, const int* begins = nullptr);
     void add_product(Step::Work quantise, int num_rows, std::size_t width, Step::Work work, int layer, int num_items, int grain);
     void add_layer(int layer);
+    void add_gate(int layer);
     void add_end();
     void add_taps(int layer);
 

@@ -66,7 +66,7 @@ struct Model {
         shape.num_kv_heads = kKvHeads;
         shape.head_dim = kHeadDim;
         shape.vocab = kVocab;
-        for (int i = 0; i < kHeadDim / 2; ++i) shape.inverse_frequencies.push_back(1.0f / static_cast<float>(1 << i));
+        for (int i = 0; i < kHeadDim / 2; ++i) shape.ropes[0].inverse_frequencies.push_back(1.0f / static_cast<float>(1 << i));
         norm.assign(shape.hidden_width(), 0.0f);
         for (int i = 0; i < kHidden; ++i) norm[static_cast<std::size_t>(i)] = 1.0f + next_float() / 2;
         for (int i = 0; i < kVocab * kHidden; ++i) embedding.push_back(static_cast<std::uint16_t>(0x3F00 + (random_bits() & 0x807F)));
@@ -82,9 +82,9 @@ struct Model {
     Weights weights() const {
         Weights out;
         for (std::size_t i = 0; i + 4 < matrices.size(); i += 4)
-            out.layers.push_back({norm, norm, {}, {}, matrices[i].matrix, matrices[i + 1].matrix, matrices[i + 2].matrix, matrices[i + 3].matrix});
+            out.layers.push_back({{norm}, {norm}, {}, {}, matrices[i].matrix, matrices[i + 1].matrix, matrices[i + 2].matrix, matrices[i + 3].matrix});
         out.embedding = embedding;
-        out.final_norm = norm;
+        out.final_norm = {norm};
         out.head = matrices.back().matrix;
         return out;
     }

@@ -61,7 +61,7 @@ struct Packed {
 };
 
 // Products of `num_tokens` rows, quantised by the same path.
-std::vector<float> products(const Kernels& kernels, const Matrix& matrix, const std::vector<float>& inputs, int num_tokens) {
+std::vector<float> products(const Kernels& kernels, const Matrix& matrix, const std::vector<float>& inputs, int num_tokens, Into into = Into::kSet) {
     const std::size_t rows = round_up(kMostTokens, kBlock) + kBlock, groups = kWidth / kGroup;
     std::vector<std::int8_t> values(rows * kWidth);
     std::vector<std::int16_t> pairs(rows * kWidth);
@@ -69,13 +69,15 @@ std::vector<float> products(const Kernels& kernels, const Matrix& matrix, const 
     std::vector<std::int32_t> sums(rows * groups * 3);
     const Activations x{values.data(), pairs.data(), scales.data(), sums.data(), kWidth, groups};
     for (int token = 0; token < num_tokens; ++token) kernels.quantise(inputs.data() + token * kWidth, x, token);
-    kernels.matmul(matrix, x, num_tokens, 0, kTiles, {outputs.data(), kOutputs, Into::kSet, 0}, nullptr);
+    kernels.matmul(matrix, x, num_tokens, 0, kTiles / 2 * 2, {outputs.data(), kOutputs, into, 0}, nullptr);
+    if (into == Into::kSet) kernels.matmul(matrix, x, num_tokens, kTiles / 2 * 2, kTiles, {outputs.data(), kOutputs, into, 0}, nullptr);
     return outputs;
 }
 
 // Queries that see the first keys in order and one more out of order. `memory` holds keys, values and queries; keys and values are
 // taken as they are, or by their upper halves.
-std::vector<float> attended(const Kernels& kernels, std::size_t dim, const std::vector<float>& memory, KvFormat format) {
+// With a window they see a few of the last keys, under a cap.
+std::vector<float> attended(const Kernels& kernels, std::size_t dim, const std::vector<float>& memory, KvFormat format, bool has_window) {
     constexpr int kRows = 45, kLength = 38;
     const std::size_t held = 48 * dim;
     std::vector<float> outputs(kMaxQueries * dim), scratch(attention_scratch(dim, kRows));
@@ -95,15 +97,30 @@ std::vector<float> attended(const Kernels& kernels, std::size_t dim, const std::
     block.num_queries = kMaxQueries;
     block.num_rows = kRows;
     block.scratch = scratch.data();
+    if (has_window) {
+        block.first_row = 2 * kLanes;
+        block.score_cap = 1.5f;
+    }
     for (int q = 0; q < kMaxQueries; ++q) {
         block.queries[q] = memory.data() + 2 * held + q * dim;
         block.outputs[q] = outputs.data() + q * dim;
         block.lengths[q] = kLength;
         block.chains[q] = kLength - 1;
         block.tails[q] = tail;
+        block.begins[q] = has_window ? block.first_row + q % 6 : 0;
     }
     kernels.attend(block);
     return outputs;
+}
+
+// A row that is no multiple of the lanes, its mean removed, and soft caps from next to nothing to where they saturate.
+std::vector<float> normed_and_capped(const Kernels& kernels, const std::vector<float>& inputs) {
+    std::vector<float> row(inputs.begin(), inputs.begin() + kWidth);
+    for (std::size_t i = kWidth - 5; i < kWidth; ++i) row[i] = 0.0f;
+    kernels.layer_norm(row.data(), inputs.data() + kWidth, inputs.data() + 2 * kWidth, 1e-5f, kWidth - 5, kWidth, row.data());
+    for (std::size_t i = 0; i < kWidth; ++i) row.push_back(inputs[i] * (i % 3 == 0 ? 1e-6f : i % 3 == 1 ? 1.0f : 100.0f));
+    kernels.soft_cap(row.data() + kWidth, kWidth, 2.5f);
+    return row;
 }
 
 std::vector<float> noise(const Kernels& kernels) {
@@ -131,13 +148,16 @@ bool check_paths() {
     for (const Kernels* kernels : available_kernels()) {
         for (int num_tokens = 1; num_tokens <= kMostTokens; ++num_tokens)
             for (const Packed* packed : {&int8, &int4})
-                good &= same(*kernels, packed == &int8 ? "int8 matmul" : "int4 matmul",
-                             products(*kPortableKernels, packed->matrix, inputs, num_tokens),
-                             products(*kernels, packed->matrix, inputs, num_tokens));
+                for (const Into into : {Into::kSet, Into::kSwiglu, Into::kGeglu})
+                    good &= same(*kernels, packed == &int8 ? "int8 matmul" : "int4 matmul",
+                                 products(*kPortableKernels, packed->matrix, inputs, num_tokens, into),
+                                 products(*kernels, packed->matrix, inputs, num_tokens, into));
         for (const KvFormat format : {KvFormat::kFloat32, KvFormat::kBfloat16})
-            for (const std::size_t dim : {16, 64})
-                good &= same(*kernels, format == KvFormat::kFloat32 ? "attention" : "attention to bfloat16",
-                             attended(*kPortableKernels, dim, memory, format), attended(*kernels, dim, memory, format));
+            for (const bool has_window : {false, true})
+                for (const std::size_t dim : {16, 64})
+                    good &= same(*kernels, format == KvFormat::kFloat32 ? "attention" : "attention to bfloat16",
+                                 attended(*kPortableKernels, dim, memory, format, has_window), attended(*kernels, dim, memory, format, has_window));
+        good &= same(*kernels, "norm or cap", normed_and_capped(*kPortableKernels, inputs), normed_and_capped(*kernels, inputs));
         good &= same(*kernels, "noise", noise(*kPortableKernels), noise(*kernels));
         std::printf("%s ", kernels->name);
     }

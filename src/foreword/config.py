@@ -5,7 +5,7 @@ subclass: the checkpoint readers fill it in, the runtimes build from it, drafter
 """
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Literal
 
 from foreword.errors import ConfigError
@@ -246,29 +246,6 @@ class ModelSpec:
     def has_out_norms(self) -> bool:
         """Whether what a branch adds is normed first."""
         return self.norms in ("post", "sandwich")
-
-    @property
-    def is_plain(self) -> bool:
-        """Whether its layers are Llama's, but for biases and norms of queries and keys."""
-        scales = (self.embedding_scale, self.residual_scale, self.logit_scale)
-        caps = (self.attention_scale, self.score_cap, self.logit_cap)
-        rope = self.rope.yarn or self.rope.divisors or self.rope.num_rotated or self.rope.temperature
-        kinds = (self.norm_kind, self.norms, self.qk_norm_over, self.activation)
-        is_other = self.o_bias or self.mlp_bias or self.layers or rope or kinds != ("rms", "pre", "head", "silu")
-        return not is_other and scales == (1.0, 1.0, 1.0) and caps == (None, None, None)
-
-    @property
-    def within_windows(self) -> "ModelSpec":
-        """The same with its context cut to its smallest window, within which there are no windows.
-
-        Where layers differ in more than windows they stay as they are.
-        """
-        windows = [window for window in self.windows if window is not None]
-        ropes = {self.layer(index).rope for index in range(self.num_layers)}
-        if not windows or len(ropes) > 1 or None in ropes:
-            return self
-        rope = self.layer(0).rope or self.rope
-        return replace(self, layers=(), rope=rope, context_len=min(self.context_len, *windows))
 
     @property
     def num_logits(self) -> int:

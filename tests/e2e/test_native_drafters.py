@@ -4,6 +4,7 @@ import pytest
 
 from foreword.bench.soak import soak, soak_prompts
 from foreword.checkpoint.trained_drafters import trained_drafter
+from foreword.draft.memory.drafter import MemoryDrafter
 from foreword.draft.registry import drafter_types
 from foreword.engine.llm import LLM
 from foreword.sampling.params import SamplingParams
@@ -81,7 +82,26 @@ def test_a_network_that_comes_with_foreword_guesses_well_enough_for_its_card(mod
 def test_the_table_that_comes_with_foreword_is_asked_by_auto(model, plain):
     results = drafted(model, plain, "ngram_lm")
     assert sum(r.stats.accepted_tokens for r in results) > 0.1 * sum(r.stats.num_steps for r in results)
-    assert LLM(model).engine.parts.drafter.name == "suffix,ngram_lm"
+    without_memory = LLM(model, {"method": "auto", "memory": False}).engine.parts.drafter
+    assert without_memory.name == "suffix,ngram_lm"
+    auto = LLM(model).engine.parts.drafter
+    assert isinstance(auto, MemoryDrafter)
+    assert auto.guesser.table is not None
+
+
+def test_prefixes_from_the_disk(model, tmp_path):
+    """A chat that goes on after a restart, with a drafter that learns from what is read and has not seen its beginning."""
+    first = {"role": "user", "content": "Explain, with an example each: " + ", ".join(str(n) for n in range(24))}
+    params = SamplingParams(max_tokens=12, ignore_eos=True)
+    with LLM(model, "none", prompt_cache=tmp_path) as llm:
+        (answer,) = llm.generate([[first]], params)
+    chat = [first, {"role": "assistant", "content": answer.text}, {"role": "user", "content": "Shorter, please."}]
+    (cold,) = LLM(model, "none", batch_size=1, prefix_cache=False).generate([chat], params)
+    method = "auto" if trained_drafter("eagle3", model.checkpoint.fingerprint) is None else "eagle3"
+    with LLM(model, method, prompt_cache=tmp_path) as llm:
+        (result,) = llm.generate([chat], params)
+    assert result.stats.cached_tokens >= 128
+    assert result.token_ids == cold.token_ids
 
 
 def test_a_short_soak(model):

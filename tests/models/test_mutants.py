@@ -53,26 +53,20 @@ def test_each_mutant_shows(name, opened):
         assert distance(read(decoder, (40,)), expected) > _SHOWS, what
 
 
-@pytest.mark.parametrize("name", ["gemma2", "mistral"])
-def test_a_window_of_rows_shows(name, opened, monkeypatch):
-    """Siblings share a position: a window counted in rows cuts ancestors off."""
-    assert name in WINDOWED
-    expected = logits_of(family_model(name), TOKENS)
-    tokens = [*TOKENS[20:25], *[5] * 5, *TOKENS[25:31]]
+def read_past_siblings(decoder, text):
+    """Logits along a path of eleven nodes of a tree, of which the sixth has five siblings before it, after twenty tokens."""
+    tokens = [*text[20:25], *[5] * 5, *text[25:31]]
     parents = [-1, 0, 1, 2, 3, *[4] * 5, 4, 10, 11, 12, 13, 14]
-    path = [0, 1, 2, 3, 4, 10, 11, 12, 13, 14, 15]
+    cache = decoder.new_cache()
+    slot = cache.open(64)
+    decoder.forward(chain(text[:20], 0, slot), cache, Need())
+    cache.commit(slot, range(20))
+    batch = batch_of([(tokens, parents)], [20], [slot])
+    return decoder.forward(batch, cache, Need(logits=[0, 1, 2, 3, 4, 10, 11, 12, 13, 14, 15])).logits
 
-    def gap():
-        checkpoint = opened(name)
-        decoder = TorchRuntime("cpu", "float32").decoder(checkpoint.spec, checkpoint)
-        cache = decoder.new_cache()
-        slot = cache.open(64)
-        decoder.forward(chain(TOKENS[:20], 0, slot), cache, Need())
-        cache.commit(slot, range(20))
-        batch = batch_of([(tokens, parents)], [20], [slot])
-        return distance(decoder.forward(batch, cache, Need(logits=path)).logits, expected[20:31])
 
-    assert gap() < 1e-5
+def plant_windows_of_rows(monkeypatch):
+    """Siblings share a position: a window of torch's that is counted in rows cuts ancestors off."""
     right = torch_attention._view
 
     def by_rows(batch, request, *rest):
@@ -80,4 +74,13 @@ def test_a_window_of_rows_shows(name, opened, monkeypatch):
         return right(replace(batch, positions=rows), request, *rest)
 
     monkeypatch.setattr(torch_attention, "_view", by_rows)
-    assert gap() > _SHOWS
+
+
+@pytest.mark.parametrize("name", ["gemma2", "mistral"])
+def test_a_window_of_rows_shows(name, opened, monkeypatch):
+    assert name in WINDOWED
+    checkpoint, expected = opened(name), logits_of(family_model(name), TOKENS)[20:31]
+    decoder = TorchRuntime("cpu", "float32").decoder(checkpoint.spec, checkpoint)
+    assert distance(read_past_siblings(decoder, TOKENS), expected) < 1e-5
+    plant_windows_of_rows(monkeypatch)
+    assert distance(read_past_siblings(decoder, TOKENS), expected) > _SHOWS

@@ -8,7 +8,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from foreword.config import Llama3RopeScaling, ModelSpec, RopeSpec
+from foreword.config import (
+    LayerSpec,
+    Llama3RopeScaling,
+    ModelSpec,
+    QueryTemperature,
+    RopeSpec,
+    YarnRopeScaling,
+    qk_norm_shape,
+)
 from foreword.tree.pack import PackedBatch
 
 LLAMA = ModelSpec(
@@ -42,6 +50,54 @@ LLAMA3 = replace(
     ),
 )
 SPECS = {"llama": LLAMA, "qwen2": QWEN2, "qwen3": QWEN3, "llama3": LLAMA3}
+# Between them these have every option of the spec. Windows are narrower than a tree is deep, no multiple of the lanes, and wide enough
+# for whole blocks of keys before them to be left out.
+_LOCAL = RopeSpec(theta=1e3)
+_NARROW, _WIDE = (LayerSpec(window=window, rope=_LOCAL) for window in (5, 37))
+_SANDWICH = replace(  # Gemma's
+    LLAMA,
+    family="gemma",
+    num_layers=3,
+    norms="sandwich",
+    activation="gelu_tanh",
+    qk_norm=True,
+    layers=(_NARROW, LayerSpec(rope=RopeSpec(linear_factor=8.0)), _WIDE),
+    embedding_scale=8.5,
+    attention_scale=0.2,
+    score_cap=2.0,
+    logit_cap=1.5,
+)
+_PARALLEL = replace(  # Cohere's and StableLM's
+    LLAMA,
+    family="cohere",
+    num_layers=3,
+    norm_kind="layer",
+    norm_bias=True,
+    norms="parallel",
+    qkv_bias=True,
+    o_bias=True,
+    mlp_bias=True,
+    qk_norm=True,
+    qk_norm_over="each_head",
+    layers=(_NARROW, LayerSpec(), LayerSpec(window=37, rope=RopeSpec(num_rotated=6))),
+    logit_scale=0.3,
+)
+_POST = replace(  # OLMo's, with Granite's scales and Ministral's temperature
+    LLAMA,
+    family="olmo",
+    num_layers=3,
+    norms="post",
+    qk_norm=True,
+    qk_norm_over="all_heads",
+    rope=RopeSpec(
+        yarn=YarnRopeScaling(factor=4.0, original_context_len=16, beta_fast=4.0),
+        magnitude=1.2,
+        temperature=QueryTemperature(beta=0.5, original_context_len=16),
+    ),
+    layers=(_NARROW, LayerSpec(rope=RopeSpec(magnitude=1.1, divisors=(1.0, 1.1, 1.3, 1.6, 2.0, 2.5))), _WIDE),
+    residual_scale=0.4,
+)
+FAMILY_SPECS = {"sandwich": _SANDWICH, "parallel": _PARALLEL, "post": _POST}
 
 
 @final
@@ -62,7 +118,7 @@ class RandomWeights:
 
 def _random(name: str, shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
     values = torch.randn(shape, generator=generator)
-    if "norm" in name:
+    if "norm" in name and name.endswith("weight"):
         return 1.0 + 0.2 * values
     if name == "embed.weight":
         return values.bfloat16()
@@ -72,6 +128,9 @@ def _random(name: str, shape: tuple[int, ...], generator: torch.Generator) -> Te
 def _shapes(spec: ModelSpec) -> dict[str, tuple[int, ...]]:
     hidden, dim = spec.hidden_size, spec.head_dim
     shapes: dict[str, tuple[int, ...]] = {"embed.weight": (spec.vocab_size, hidden), "norm.weight": (hidden,)}
+    has_norm_bias = spec.norm_bias and spec.norm_kind == "layer"
+    if has_norm_bias:
+        shapes["norm.bias"] = (hidden,)
     if not spec.tied_head:
         shapes["head.weight"] = (spec.vocab_size, hidden)
     for i in range(spec.num_layers):
@@ -81,8 +140,17 @@ def _shapes(spec: ModelSpec) -> dict[str, tuple[int, ...]]:
             if spec.qkv_bias:
                 shapes[f"{layer}{name}.bias"] = (heads * dim,)
         if spec.qk_norm:
-            shapes[layer + "q_norm.weight"] = shapes[layer + "k_norm.weight"] = (dim,)
-        shapes[layer + "attn_norm.weight"] = shapes[layer + "mlp_norm.weight"] = (hidden,)
+            shapes[layer + "q_norm.weight"] = qk_norm_shape(spec, spec.num_heads)
+            shapes[layer + "k_norm.weight"] = qk_norm_shape(spec, spec.num_kv_heads)
+        norms = {"attn_norm": spec.has_pre_norms, "mlp_norm": spec.has_mlp_norm}
+        norms |= {"attn_out_norm": spec.has_out_norms, "mlp_out_norm": spec.has_out_norms}
+        for name in (name for name, is_there in norms.items() if is_there):
+            shapes[f"{layer}{name}.weight"] = (hidden,)
+            if has_norm_bias:
+                shapes[f"{layer}{name}.bias"] = (hidden,)
+        biased = {"o": (hidden, spec.o_bias), "down": (hidden, spec.mlp_bias)}
+        biased |= dict.fromkeys(("gate", "up"), (spec.intermediate_size, spec.mlp_bias))
+        shapes |= {f"{layer}{name}.bias": (size,) for name, (size, is_there) in biased.items() if is_there}
         shapes[layer + "o.weight"] = (hidden, spec.num_heads * dim)
         shapes[layer + "gate.weight"] = shapes[layer + "up.weight"] = (spec.intermediate_size, hidden)
         shapes[layer + "down.weight"] = (hidden, spec.intermediate_size)

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from foreword.config import ModelSpec
 from foreword.runtime.base import Need
-from tests.native.models import LLAMA, SPECS, batch_of, chain, random_tree, same_bits
+from tests.native.models import FAMILY_SPECS, LLAMA, SPECS, batch_of, chain, random_tree, same_bits
 
 TOKENS = np.random.default_rng(1).integers(0, 203, 90).tolist()
 
@@ -45,10 +45,18 @@ class Plain:
     rows: tuple[Tensor, Tensor]
 
 
-@pytest.fixture(scope="module", params=[(name, kv) for kv in ("float32", "bfloat16") for name in SPECS], ids="-".join)
+ALL = {**SPECS, **FAMILY_SPECS}
+# Families beside Llama's: attention's part is the same code in both formats.
+CASES = [
+    *((name, kv) for kv in ("float32", "bfloat16") for name in SPECS),
+    *((name, "bfloat16") for name in FAMILY_SPECS),
+]
+
+
+@pytest.fixture(scope="module", params=CASES, ids="-".join)
 def plain(request: pytest.FixtureRequest, make_decoder: Callable[..., Any]) -> Plain:
     name, kv_dtype = request.param
-    spec = SPECS[name]
+    spec = ALL[name]
     return Plain(spec, kv_dtype, *one_by_one(make_decoder(spec, threads=1, kv_dtype=kv_dtype), TOKENS))
 
 

@@ -100,7 +100,7 @@ def test_a_cache_that_cannot_be_opened_is_gone_past(
     def fail(*_: object) -> None:
         raise kind("not there")
 
-    monkeypatch.setattr(native_load, "_open", fail)
+    monkeypatch.setattr(native_load.PackedLoader, "_open", fail)
     assert build(str(tmp_path)) == expected
     assert "packing again" in caplog.text
     assert "made again at every load" in caplog.text

@@ -270,3 +270,14 @@ def test_a_model_without_a_template_says_so():
     response = post(toy_app(template=None), messages=HELLO)
     assert response.status_code == 400
     assert "/v1/completions" in response.json()["error"]["message"]
+
+
+@pytest.mark.parametrize(
+    ("sent", "expected"), [({}, True), ({"speculative": {}}, True), ({"speculative": {"remember": False}}, False)]
+)
+def test_an_answer_may_be_kept_out_of_the_memory(sent, expected):
+    from foreword.server.requests import drafting_params
+    from foreword.server.wire.chat import ChatRequest
+
+    asked = ChatRequest.model_validate({"messages": [{"role": "user", "content": "a"}], **sent})
+    assert drafting_params(asked).remember is expected

@@ -168,6 +168,12 @@ def test_metrics_have_the_names_that_dashboards_read():
     assert value("vllm:time_to_first_token_seconds_count") == 1
     assert value("vllm:request_success_total", finished_reason="length") == 1
     assert value("foreword:drafted_tokens_total", drafter="ngram") == counts["drafted_tokens"]
+    assert value("foreword:plans_total", reason="reading the prompt") == 1
+    assert (
+        value("foreword:plans_total", reason="fixed size")
+        + value("foreword:plans_total", reason="only N tokens may still come")
+        == value("foreword:steps_total") - 1
+    )
 
 
 def test_status_is_what_the_page_reads():

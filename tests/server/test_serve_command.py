@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 
 import httpx2
 import pytest
@@ -111,9 +112,34 @@ def test_a_key_from_a_file(files, tmp_path):
     assert "secret" not in "".join(said)
 
 
+def test_a_prefix_survives_a_server_that_is_killed(files, tmp_path):
+    folder = tmp_path / "prompts"
+    body = BODY | {"prompt": [(i * i + i // 5) % 30 for i in range(100)]}
+    answers = []
+    for _ in range(2):
+        with serving(files, "--prompt-cache", str(folder)) as (process, address, _):
+            answers.append(httpx2.post(address + COMPLETIONS, json=body, timeout=60).json())
+            while not list(folder.glob("*.rows")):
+                time.sleep(0.01)
+            metrics = httpx2.get(address + "/metrics").text
+            process.kill()
+    cold, warm = (answer["usage"] for answer in answers)
+    assert (cold["prompt_tokens_details"], warm["prompt_tokens_details"]) == (
+        {"cached_tokens": 0},
+        {"cached_tokens": 64},
+    )
+    assert answers[0]["choices"][0]["token_ids"] == answers[1]["choices"][0]["token_ids"]
+    assert re.search(r"^foreword:prompt_cache_tokens_total\{.*} 64\.0$", metrics, re.MULTILINE)
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
+        (["--served-model-name", ""], "served-model-name is empty"),
+        (["--served-model-name", "  "], "served-model-name is empty"),
+        (["--prompt-cache", __file__], "is no folder"),
+        (["--prompt-cache", "x", "--no-prefix-cache"], "prefix_cache is off"),
+        (["--prompt-cache", "x", "--prompt-cache-bytes", "0"], "prompt_cache_bytes is 0"),
         (["--host", "0.0.0.0"], "can be reached from other machines"),
         (["--port", "70000"], "port is 70000"),
         (["--request-timeout", "-1"], "request_timeout_s is -1"),

@@ -110,7 +110,15 @@ def randomised(model: Any, seed: int = 0) -> Any:
 @cache
 def family_model(name: str) -> Any:
     """The model of this name in `CONFIGS`, as transformers runs it."""
-    return randomised(hf.AutoModelForCausalLM.from_config(CONFIGS[name](), attn_implementation="eager"))
+    return made_model(name)
+
+
+def made_model(name: str, **changes: Any) -> Any:
+    """The same with other values in its configuration."""
+    config = CONFIGS[name]()
+    for key, value in changes.items():
+        setattr(config, key, value)
+    return randomised(hf.AutoModelForCausalLM.from_config(config, attn_implementation="eager"))
 
 
 def save_family(name: str, folder: Path) -> Path:

@@ -294,12 +294,13 @@ def _drafter(rng: random.Random, files: TinyFiles) -> dict[str, Any]:
             "draft_tree_width": rng.choice((None, 1, 2)),
         },
         "cascade": lambda: {
-            "method": ",".join(rng.sample(["ngram", "suffix", "recycling", "lookahead", "layerskip",
+            "method": ",".join(rng.sample(["ngram", "suffix", "recycling", "lookahead", "layerskip", "memory",
                                            f"draft_model={files.draft}", f"eagle3={files.eagle3}",
                                            f"ngram_lm={files.ngram_lm}"], rng.randint(2, 4))),
             **rng.choice(({"cascade_merge": True}, {"cascade_threshold": rng.choice((0.0, 0.5, 1.5))})),
         },
-        "auto": dict,
+        "auto": lambda: rng.choice(({}, {}, {"memory": False})),
+        "memory": lambda: {"memory_bytes": rng.choice((1 << 16, 1 << 20))},
     }  # fmt: skip
     name = rng.choice(tuple(makers))
     return {"method": name, **makers[name](), "num_speculative_tokens": rng.choice((1, 2, 3, 4, 6, 8, 12))}
@@ -317,7 +318,12 @@ def _prompt(rng: random.Random, vocab_size: int, context_len: int) -> list[int]:
 def _drafting(rng: random.Random) -> DraftingParams:
     reference = [rng.randrange(VOCAB_SIZE) for _ in range(rng.randint(0, 30))] if rng.random() < 0.15 else None
     number = rng.choice((0, 1, 3, 9)) if rng.random() < 0.15 else None
-    return DraftingParams(enabled=rng.random() < 0.93, num_speculative_tokens=number, reference=reference)
+    return DraftingParams(
+        enabled=rng.random() < 0.93,
+        num_speculative_tokens=number,
+        reference=reference,
+        remember=rng.random() < 0.9,
+    )
 
 
 def _params(rng: random.Random, is_greedy: bool) -> SamplingParams:

@@ -24,8 +24,13 @@ def toy_llm(
     decoder: ToyDecoder, tokenizer: Tokenizer, drafter=None, *, batch_size: int = 8, kind=LLM, **options
 ) -> LLM:
     """An `LLM` that answers with the toy's tokens; `drafter` may be a name or an object."""
-    checkpoint = SimpleNamespace(spec=decoder.spec, tokenizer=tokenizer, eos_token_ids=(tokenizer.eos_token_id,))
-    choice = SimpleNamespace(name="toy", dtype="float32")
+    checkpoint = SimpleNamespace(
+        spec=decoder.spec,
+        tokenizer=tokenizer,
+        eos_token_ids=(tokenizer.eos_token_id,),
+        fingerprint=f"toy {decoder.seed}",
+    )
+    choice = SimpleNamespace(name="toy", dtype="float32", kv_dtype="float32")
     model = LoadedModel(checkpoint=checkpoint, choice=choice, runtime=None, decoder=decoder)  # type: ignore[arg-type]
     if drafter is None or isinstance(drafter, str):
         return kind(model, drafter or "none", batch_size=batch_size, **options)

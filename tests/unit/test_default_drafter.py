@@ -64,8 +64,8 @@ REFUSED = {
     "ngram=x,draft_model=y": "drafter ngram reads no weights, and 'x' is named for it",
     "suffix,suffix": "names suffix twice; name each drafter once",
     "draft_model=a,draft_model=a": "names draft_model=a twice",
-    "auto,suffix": "auto goes with no other: it is suffix .*drafting only what pays.*name the drafters themselves, with policy adaptive",
-    "recycling,auto": "auto goes with no other: it is suffix",
+    "auto,suffix": "auto goes with no other: it is memory .*drafting only what pays.*name the drafters themselves, with policy adaptive",
+    "recycling,auto": "auto goes with no other: it is memory",
 }
 
 

@@ -208,13 +208,18 @@ def on_the_shelf(tmp_path, model):
     return save_table(tmp_path / "cache/checkpoints/mine", table, target_fingerprint=model.checkpoint.fingerprint)
 
 
-def test_auto_asks_a_table_where_there_is_one(model, tmp_path):
+@pytest.mark.parametrize(
+    ("memory", "alone", "name"), [(True, "memory", "memory"), (False, "suffix", "suffix,ngram_lm")]
+)
+def test_auto_asks_a_table_where_there_is_one(model, tmp_path, memory, alone, name):
+    auto = {"method": "auto", "memory": memory}
     params = [SamplingParams(max_tokens=40, ignore_eos=True), SamplingParams(max_tokens=40, temperature=0.9, seed=3)]
     plain = [LLM(model, "none").generate([[3]], p)[0].token_ids for p in params]
-    assert LLM(model).engine.parts.drafter.name == "suffix"
+    assert LLM(model, auto).engine.parts.drafter.name == alone
+    assert method_facts(LLM(model, auto))["weights"] == []
     on_the_shelf(tmp_path, model)
-    llm = LLM(model)
-    assert llm.engine.parts.drafter.name == "suffix,ngram_lm"
+    llm = LLM(model, auto)
+    assert llm.engine.parts.drafter.name == name
     facts = method_facts(llm)
     assert (facts["drafter"], facts["weights"]) == ("auto", ["mine"])
     assert "a table" in facts["needs"], "a report says what auto had"
@@ -229,8 +234,10 @@ def test_auto_asks_a_table_where_there_is_one(model, tmp_path):
 def test_auto_does_without_a_damaged_one_and_says_so(model, tmp_path, caplog):
     (on_the_shelf(tmp_path, model) / FILE).write_bytes(b"nothing")
     target = LLM(model, "none").engine.parts.target
-    assert make_drafter(DraftConfig(method="auto"), target).name == "suffix"
-    assert "drafting without a table" in caplog.text
+    for options, name in (({}, "memory"), ({"memory": False}, "suffix")):
+        caplog.clear()
+        assert make_drafter(DraftConfig(method="auto", options=options), target).name == name
+        assert "drafting without a table" in caplog.text
     with pytest.raises(CheckpointError, match="holds no n-gram table"):
         make_drafter(DraftConfig(method="ngram_lm"), target)
 

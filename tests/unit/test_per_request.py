@@ -216,7 +216,7 @@ def test_a_reference_of_no_use_is_said_once(drafter, is_told, caplog):
         for _ in range(2):
             assert llm.generate("edit:", EDIT, drafting=DraftingParams(reference=FILE))[0].text == EDITED
     assert len(caplog.messages) == is_told
-    assert not is_told or "'recycling' does not use a reference; ngram and suffix do" in caplog.messages[0]
+    assert not is_told or "'recycling' does not use a reference; ngram, suffix and memory do" in caplog.messages[0]
 
 
 def follow_slowly(reference, longest, shortest, texts):

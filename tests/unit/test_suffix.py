@@ -159,6 +159,7 @@ def test_unlikely_nodes_are_left_out():
 
 class View:
     reference_ids = ()
+    is_remembered = True
 
     def __init__(self, token_ids, request_id=0, prompt_len=None):
         self.token_ids, self.request_id = token_ids, request_id

@@ -7,6 +7,8 @@ from typing import Any
 from foreword.checkpoint.trained_drafters import trained_drafter
 from foreword.draft.drafter_type import NOTHING, DrafterType
 from foreword.draft.heads import medusa2 as tuned
+from foreword.draft.lookup.ngram_lm import NgramLmDrafter
+from foreword.draft.memory.drafter import MemoryDrafter
 from foreword.draft.registry import drafter_type
 from foreword.engine.llm import LLM
 
@@ -32,8 +34,12 @@ def method_facts(llm: LLM) -> dict[str, Any]:
 
 def _parts(llm: LLM) -> list[tuple[DrafterType, str | None]]:
     """Each drafter and its path; of `auto`, those that it has found."""
+    drafter = llm.engine.parts.drafter
+    if isinstance(drafter, MemoryDrafter):
+        names = [drafter.name, *[NgramLmDrafter.name] * (drafter.guesser.table is not None)]
+        return [(drafter_type(name), None) for name in names]
     if llm.config.method == "auto":
-        return [(drafter_type(name), None) for name in llm.engine.parts.drafter.name.split(",")]
+        return [(drafter_type(name), None) for name in drafter.name.split(",")]
     return [(member.type, member.path) for member in llm.config.members]
 
 

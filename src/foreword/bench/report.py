@@ -9,6 +9,7 @@ from html import escape
 from typing import Any
 
 from foreword.bench import report_charts as charts
+from foreword.bench.report_reliability import reliability_multiples
 from foreword.bench.report_style import STYLE
 from foreword.bench.report_tables import facts_of, gate_section, method_table, rivals, sources
 from foreword.bench.wording import cpu_name, interval, percent, plural, times, unfinished
@@ -192,6 +193,11 @@ def _step_parts(mode: Mapping[str, Any]) -> list[str]:
         parts.append(
             '<div><h3>Accepted by depth</h3><p class="soft">Share of the steps that drafted so deep in which a token of that depth was '
             f"kept. Paler: fewer such steps.</p><figure>{charts.depth_multiples(drafting)}</figure></div>"
+        )
+    if any(row.get("reliability") for row in rows):
+        parts.append(
+            '<div><h3>Do stated chances come true?</h3><p class="soft">Across: the chance that a drafter states for a token. Up: the share '
+            f"that was kept. On the diagonal both agree.</p><figure>{reliability_multiples(rows)}</figure></div>"
         )
     return parts
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from foreword.bench.cells import Cell, Mode
+from foreword.bench.reliability import Bins
 from foreword.errors import ConfigError
 from foreword.files import write_whole
 
@@ -50,6 +51,7 @@ class Run:
     num_passes: int
     num_nodes: int
     answers: list[Answer]
+    reliability: Bins = field(default_factory=list)  # what became of drafted tokens; none in files of earlier versions
 
     @property
     def key(self) -> tuple[int, int, int]:

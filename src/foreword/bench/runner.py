@@ -160,6 +160,7 @@ class Runner:
             times.num_passes,
             times.num_nodes,
             answers,
+            station.watch.bins,
         )
         self.result.runs.append(run)
         self._done.add(run.key)

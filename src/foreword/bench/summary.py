@@ -8,6 +8,7 @@ from typing import Any
 from foreword.bench import metrics
 from foreword.bench.cells import Cell, Mode
 from foreword.bench.intervals import Estimate
+from foreword.bench.reliability import reliability
 from foreword.bench.results import Answer, BenchResult, Run
 from foreword.bench.workloads import in_groups
 
@@ -115,6 +116,7 @@ def _row(result: BenchResult, index: int, groups: _Groups, plain_runs: Sequence[
         "accept_rate_at_depth": metrics.accept_rate_at_depth(answers),
         "drafted_at_depth": metrics.sum_at_depth([answer.drafted_at_depth for answer in answers]),
         "mean_accept_rate": metrics.mean_accept_rate(answers),
+        "reliability": reliability([run.reliability for run in runs]),
         "ms_per_token": metrics.ms_per_token(runs),
         "step_cost": ms / plain_ms if ms and plain_ms else None,
         # The speed at which a pass takes no longer than reading the weights once.

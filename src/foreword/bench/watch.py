@@ -8,6 +8,7 @@ text, admission.
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from foreword.bench.reliability import Bins, bins_of
 from foreword.engine.llm import LLM
 from foreword.engine.step import StepRecord, StepTimes
 
@@ -35,6 +36,7 @@ class Watch:
     def restart(self) -> None:
         """A run begins."""
         self.times = DecodeTimes()
+        self._drafting: list[StepRecord] = []  # looked at once the run is over
         self._last_s = self._now_s()
 
     def __call__(self, record: StepRecord, times: StepTimes) -> None:
@@ -50,6 +52,12 @@ class Watch:
         sums.decode_tokens += sum(record.num_emitted)
         sums.num_passes += 1
         sums.num_nodes += record.num_nodes
+        self._drafting.append(record)
+
+    @property
+    def bins(self) -> Bins:
+        """What became of the drafted tokens, by their stated chances."""
+        return bins_of(self._drafting)
 
 
 def watch(llm: LLM) -> Watch:

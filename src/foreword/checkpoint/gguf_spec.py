@@ -16,6 +16,7 @@ from foreword.checkpoint.gguf_layers import (
 )
 from foreword.checkpoint.hf_rope import longrope_context, longrope_magnitude
 from foreword.checkpoint.layer_table import layer_table
+from foreword.checkpoint.not_yet import what_it_needs
 from foreword.checkpoint.typed_keys import Options
 from foreword.config import Llama3RopeScaling, ModelSpec, short_repr
 from foreword.errors import CheckpointError, ConfigError, UnsupportedArchitectureError, UnsupportedModelError
@@ -36,8 +37,8 @@ def architecture_of(header: GgufHeader, source: str) -> str:
     name = options.text("general.architecture")
     if name not in gguf_names():
         raise UnsupportedArchitectureError(
-            f"{source} has architecture {short_repr(name)}, which foreword does not have; supported: "
-            f"{', '.join(gguf_names())}"
+            f"{source} has architecture {short_repr(name)}, which foreword does not have{what_it_needs(name)}; "
+            f"supported: {', '.join(gguf_names())}"
         )
     if options.get(f"{name}.expert_count"):
         raise UnsupportedModelError(f"{source} is a mixture of experts; supported: dense models")

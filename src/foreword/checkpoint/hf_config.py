@@ -12,6 +12,7 @@ from typing import Any
 from foreword.checkpoint.families import FAMILIES, Family, hf_names
 from foreword.checkpoint.hf_layers import layers_from_config
 from foreword.checkpoint.layer_table import layer_table
+from foreword.checkpoint.not_yet import what_it_needs
 from foreword.checkpoint.typed_keys import Options
 from foreword.config import ModelSpec, short_repr
 from foreword.errors import CheckpointError, ConfigError, UnsupportedArchitectureError, UnsupportedModelError
@@ -148,7 +149,8 @@ def _family(options: Options, is_half: bool) -> str:
     if name not in hf_names():
         shown = short_repr(name) + (f" ({', '.join(architectures)})" if architectures else "")
         raise UnsupportedArchitectureError(
-            f"{source} has architecture {shown}, which foreword does not have; supported: {', '.join(hf_names())}"
+            f"{source} has architecture {shown}, which foreword does not have{what_it_needs(name)}; "
+            f"supported: {', '.join(hf_names())}"
         )
     ends = ("ForCausalLM", "ForConditionalGeneration") if is_half else ("ForCausalLM",)
     if architectures and not any(architecture.endswith(ends) for architecture in architectures):

@@ -22,6 +22,7 @@ from foreword.cli.commands import (
     doctor,
     estimate,
     export,
+    forget,
     generate,
     profile,
     serve,
@@ -57,6 +58,7 @@ app.command(name="tune")(tune.tune)
 app.command(name="train")(train.train)
 app.command(name="export")(export.export)
 app.command(name="serve")(serve.serve)
+app.command(name="forget")(forget.forget)
 app.command(name="doctor")(doctor.doctor)
 
 

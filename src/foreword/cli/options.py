@@ -109,6 +109,24 @@ Profile = Annotated[
     ),
 ]
 
+MemoryFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--memory",
+        metavar="FILE",
+        help="Learn from the answers, in this file, how to draft for the next ones; for drafters auto and memory.",
+        rich_help_panel=_DRAFT,
+    ),
+]
+Remember = Annotated[
+    bool,
+    typer.Option(
+        "--remember",
+        help="As --memory, in the cache folder, one file a model. 'foreword forget' erases it.",
+        rich_help_panel=_DRAFT,
+    ),
+]
+
 Temperature = Annotated[float, typer.Option(help="0 is greedy.", rich_help_panel=_SAMPLE)]
 TopK = Annotated[int, typer.Option(help="Keep the k most probable tokens; 0 keeps all.", rich_help_panel=_SAMPLE)]
 TopP = Annotated[
@@ -183,8 +201,15 @@ def draft_options(
     num_speculative_tokens: int | None,
     is_adaptive: bool = False,
     profile: Path | None = None,
+    memory: Path | None = None,
+    remember: bool = False,
 ) -> dict[str, Any]:
     """What the options of speculation mean as arguments of `LLM`. A profile is looked at only there."""
+    kept = _kept(memory, remember)
+    if kept and profile is not None and drafter is None and speculative_config is None:
+        raise ConfigError(
+            "--memory and --remember go with a drafter, and --profile names its own; name one with --drafter too"
+        )
     if drafter is not None and speculative_config is not None:
         raise ConfigError("--drafter and --speculative-config both name a drafter; give one of them")
     options: dict[str, Any] = {"num_speculative_tokens": num_speculative_tokens}
@@ -195,7 +220,7 @@ def draft_options(
     if drafter == "":
         raise ConfigError(f"--drafter is empty; allowed: {DRAFTER_NAMES}")
     if speculative_config is None:
-        return options | {"drafter": drafter}
+        return options | {"drafter": ({"method": drafter} if drafter else {}) | kept if kept else drafter}
     try:
         config = json.loads(speculative_config)
     except (ValueError, RecursionError) as error:
@@ -205,7 +230,16 @@ def draft_options(
         ) from error
     if not isinstance(config, dict):
         raise ConfigError(f"--speculative-config is {speculative_config}; it must be a JSON object: {{...}}")
-    return options | {"speculative_config": config}
+    if twice := kept.keys() & config.keys():
+        raise ConfigError(f"--speculative-config has {min(twice)}, and so has the command line; give one of them")
+    return options | {"speculative_config": config | kept}
+
+
+def _kept(memory: Path | None, remember: bool) -> dict[str, Any]:
+    """Where the memory is kept, as settings of a drafter."""
+    if memory is not None and remember:
+        raise ConfigError("--memory names a file and --remember keeps one in the cache folder; give one of them")
+    return {"memory_file": str(memory)} if memory is not None else {"memory_remember": True} if remember else {}
 
 
 def grammar(json_schema: str | None, regex: str | None, choice: Sequence[str] | None) -> "Grammar | None":

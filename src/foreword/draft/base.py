@@ -102,6 +102,11 @@ class RequestView(Protocol):
         """A text that the answer is expected to resemble; empty where none was given. No part of `token_ids`."""
         ...
 
+    @property
+    def is_remembered(self) -> bool:
+        """Whether a drafter may keep anything of it beyond its end."""
+        ...
+
 
 class Drafter(Protocol):
     """Proposes draft trees."""
@@ -139,6 +144,10 @@ class Drafter(Protocol):
         """It has ended, or its reader went away: free its state."""
         ...
 
+    def close(self) -> None:
+        """No request will come any more: write what is kept beyond the process."""
+        ...
+
     def propose(self, requests: Sequence[RequestView], plans: Sequence[Plan]) -> list[DraftTree]:
         """One tree per request: its committed tokens first, then at most as many nodes as its plan allows."""
         ...
@@ -174,6 +183,9 @@ class BaseDrafter:
 
     def stop(self, request: RequestView) -> None:
         """Nothing to free."""
+
+    def close(self) -> None:
+        """Nothing to keep: called once, after the last request."""
 
     def propose(self, requests: Sequence[RequestView], plans: Sequence[Plan]) -> list[DraftTree]:
         """The committed tokens and no draft."""

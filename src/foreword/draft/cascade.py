@@ -79,6 +79,11 @@ class CascadeDrafter(BaseDrafter):
         for drafter in self.drafters:
             drafter.stop(request)
 
+    def close(self) -> None:
+        """All drafters are done."""
+        for drafter in self.drafters:
+            drafter.close()
+
     def propose(self, requests: Sequence[RequestView], plans: Sequence[Plan]) -> list[DraftTree]:
         """The first worthwhile proposal of each request, or all of them merged."""
         for request, plan in zip(requests, plans, strict=True):

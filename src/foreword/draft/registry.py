@@ -31,6 +31,7 @@ BUILT_IN: dict[str, str] = {
     "recycling": "foreword.draft.lookup.recycling:RECYCLING",
     "lookahead": "foreword.draft.lookup.lookahead:LOOKAHEAD",
     "ngram_lm": "foreword.draft.lookup.ngram_lm:NGRAM_LM",
+    "memory": "foreword.draft.memory.drafter:MEMORY",
     "eagle3": "foreword.draft.heads.eagle:EAGLE3",
     "eagle2": "foreword.draft.heads.eagle:EAGLE2",
     "eagle": "foreword.draft.heads.eagle:EAGLE",

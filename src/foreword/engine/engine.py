@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from foreword.draft.base import DraftNeed
+from foreword.engine.disk_prefixes import DiskPrefixes
 from foreword.engine.kv_budget import KVBudget
 from foreword.engine.kv_memory import KVMemory, Outcome
 from foreword.engine.metrics import EngineMetrics
@@ -29,7 +30,8 @@ class Engine:
 
     A request's tokens do not depend on who shares the batch. It belongs to one thread, which calls everything here:
     that of `EngineLoop`, or a test's own. `budget` bounds the memory of keys and values: requests wait where it is
-    short, and where running ones outgrow it, the one admitted last is preempted and read again later.
+    short, and where running ones outgrow it, the one admitted last is preempted and read again later. `disk` keeps
+    prefixes beyond the process.
 
     `observers` are told of every step that has been, and how long it took. `now_s` is the source of time.
 
@@ -42,6 +44,7 @@ class Engine:
         batch_size: int = 8,
         budget: KVBudget | None = None,
         now_s: Callable[[], float] = time.perf_counter,
+        disk: DiskPrefixes | None = None,
     ) -> None:
         self.stats, self.metrics = EngineStats(), EngineMetrics()
         self.clock = StepClock(now_s)
@@ -50,7 +53,7 @@ class Engine:
         self.batch_size = batch_size
         self.waiting: deque[Request] = deque()
         self.running: list[Request] = []
-        self.memory = KVMemory(parts.target.cache, _shareable(budget or KVBudget(), parts))
+        self.memory = KVMemory(parts.target.cache, _shareable(budget or KVBudget(), parts), disk)
         parts.target.reserve = self.memory.reserve
         self._is_short = False  # a request was preempted: none is admitted before another has ended
         self._torch_threads = TorchThreads(1 if parts.target.decoder.has_own_threads else None)
@@ -81,7 +84,8 @@ class Engine:
                 for observer in self.observers:
                     observer(record, times)
             except BaseException as error:
-                self._fail(list(self.running), error)  # a failed pass leaves no half-known state behind
+                in_pass = [request for request in self.running if not self.memory.is_loading(request)]
+                self._fail(in_pass, error)  # a failed pass leaves no half-known state behind
                 raise
             for request in batch:
                 if request.is_finished:
@@ -107,9 +111,17 @@ class Engine:
         self._fail(requests, error)
         self.metrics.holds(self.memory)
 
-    def close(self) -> None:
-        """Free what is kept beside running requests."""
-        self.memory.close()
+    def save(self, *, is_idle: bool) -> bool:
+        """Save a little of what is kept to the disk; False where nothing was. See `DiskPrefixes.save`."""
+        return self.memory.save(is_idle=is_idle)
+
+    def close(self, *, saves: bool = True) -> None:
+        """Free what is kept beside running requests; `saves`: to the disk what is not there. Drafters write what they keep."""
+        self.memory.close(saves=saves)
+        try:
+            self.parts.drafter.close()
+        except Exception:
+            logger.warning("drafter %s failed to end", self.parts.drafter.name, exc_info=True)
         self.metrics.holds(self.memory)
 
     def _admit(self) -> None:
@@ -141,12 +153,27 @@ class Engine:
     def _run_pass(self) -> tuple[list[Request], StepRecord]:
         """One pass; where memory is too short for it, another try with less."""
         while True:
-            batch = sorted(self.running, key=_reads_prompt)  # those that decode first
+            batch = sorted(self._ready(), key=_reads_prompt)  # those that decode first
             try:
                 return batch, speculative_step(batch, self.parts, self.clock)
             except CapacityError:  # nothing has been committed
                 if not self._make_way():
                     raise
+
+    def _ready(self) -> list[Request]:
+        """Requests for a pass. Of those whose rows are still on the disk, the one admitted first loads some."""
+        while True:
+            loading = next((request for request in self.running if self.memory.is_loading(request)), None)
+            if loading is not None:
+                had = loading.stats.cached_tokens
+                try:
+                    self.memory.load(loading)
+                except Exception as error:  # of this request alone
+                    self._fail([loading], error)
+                self.metrics.loaded(loading, had)
+            ready = [request for request in self.running if not self.memory.is_loading(request)]
+            if ready or not self.running:
+                return ready
 
     def _make_way(self) -> bool:
         """Free memory for a pass that found too little; False where nothing is left to free."""

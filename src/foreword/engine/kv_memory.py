@@ -1,6 +1,7 @@
 """Memory for keys and values: admission, prefix reuse, growth and preemption.
 
     begin     a request continues a finished region, copies the prefix that another region holds, or gets an empty region
+    load      what the disk has beyond that
     wait      while another request is reading a prefix that both share, or while memory is short
     grow      before a pass; regions of finished requests are evicted where memory is short
     preempt   the request admitted last, where evicting is not enough: it is queued again and read again
@@ -14,6 +15,7 @@ from enum import Enum
 from functools import partial
 from typing import TypeVar
 
+from foreword.engine.disk_prefixes import DiskPrefixes
 from foreword.engine.kv_budget import KVBudget
 from foreword.engine.prefix_cache import Match, PrefixCache, Region
 from foreword.engine.prefix_tree import BLOCK
@@ -40,10 +42,12 @@ class KVMemory:
     Args:
         cache: the target's.
         budget: what they may take.
+        disk: what keeps prefixes beyond the process; None where nothing does.
     """
 
-    def __init__(self, cache: KVCache, budget: KVBudget) -> None:
+    def __init__(self, cache: KVCache, budget: KVBudget, disk: DiskPrefixes | None = None) -> None:
         self._cache, self.budget = cache, budget
+        self.disk = disk if budget.max_finished else None
         self.first_rows = FIRST_ROWS
         self.prefixes = PrefixCache(cache, budget.max_finished, budget.finished_bytes)
         self.num_copied = 0  # regions that began as a copy
@@ -57,7 +61,8 @@ class KVMemory:
             CapacityError: it would not fit even alone.
         """
         match = None
-        if self.budget.max_finished and request.params.prompt_logprobs is None:
+        looks = bool(self.budget.max_finished) and request.params.prompt_logprobs is None
+        if looks:
             limit = len(request.token_ids) - 1  # the last token is always read: the next one is drawn after it
             match = self.prefixes.find(request.token_ids, limit, self._regions.values())
             if self._is_being_read(request, match.length if match else 0):
@@ -67,13 +72,32 @@ class KVMemory:
             return Outcome.FULL
         self._regions[region.slot] = region
         request.slot, request.kv_len = region.slot, self._cache.length(region.slot)
+        if self.disk is not None and looks:
+            self.disk.look(request)
         if not request.was_preempted:
             request.stats.cached_tokens = request.kv_len
         return Outcome.BEGUN
 
+    def is_loading(self, request: Request) -> bool:
+        """Whether a request waits for rows that the disk has."""
+        return self.disk is not None and self.disk.is_loading(request)
+
+    def load(self, request: Request) -> None:
+        """Load some of these rows."""
+        assert self.disk is not None
+        self.disk.load(request, self.reserve)
+        if not request.was_preempted:
+            request.stats.cached_tokens = request.kv_len
+
+    def save(self, *, is_idle: bool) -> bool:
+        """Save some rows of finished requests to the disk, if it is time to; False where nothing was done."""
+        return self.disk is not None and self.disk.save(self.prefixes.finished, is_idle=is_idle)
+
     def end(self, request: Request, *, keeps: bool) -> None:
         """Take a request's region back; `keeps`: for requests to come."""
         region = self._regions.pop(request.slot)
+        if self.disk is not None:
+            self.disk.forget(request)
         if keeps and self.budget.max_finished:
             self.prefixes.keep(region)
         else:
@@ -118,8 +142,10 @@ class KVMemory:
         self._regions[slot], request.slot = region, slot
         return True
 
-    def close(self) -> None:
-        """Free the regions of finished requests."""
+    def close(self, *, saves: bool = True) -> None:
+        """Free the regions of finished requests; `saves`: to the disk what is not there."""
+        if self.disk is not None and saves:
+            self.disk.finish(self.prefixes.finished)
         while self.prefixes.evict():
             pass
 

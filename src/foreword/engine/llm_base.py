@@ -8,6 +8,7 @@ from typing import Any, Self
 
 from foreword.checkpoint.tokenizer import Tokenizer
 from foreword.draft.draft_config import DraftConfig
+from foreword.engine.disk_prefixes import PROMPT_CACHE_BYTES
 from foreword.engine.engine import Engine
 from foreword.engine.input_processor import InputProcessor, PreparedPrompt
 from foreword.engine.input_threads import InputThreads
@@ -45,6 +46,10 @@ class LLMBase:
             tokens are the same; turn it off to measure.
         kv_cache_bytes: most memory for keys and values, above which requests wait. None: three quarters of what is free
             once the model is loaded, of which an eighth of the free memory may hold those of finished requests.
+        prompt_cache: a folder in which prefixes of the prefix cache outlive the process: 64 tokens a file, written while
+            nothing runs, and found by model and tokens. The tokens of answers are the same. Prompts can be recovered
+            from it, so it is made for its owner alone.
+        prompt_cache_bytes: most that its files may take, above which those used longest ago are removed.
         runtime, dtype, device, kv_dtype, isa, threads, share_weights, cache_dir, show_progress: see `load_model`.
 
     Raises:
@@ -66,6 +71,8 @@ class LLMBase:
         max_queue: int | None = 1024,
         prefix_cache: bool = True,
         kv_cache_bytes: int | None = None,
+        prompt_cache: str | Path | None = None,
+        prompt_cache_bytes: int = PROMPT_CACHE_BYTES,
         runtime: str = "auto",
         dtype: str = "auto",
         device: str = "auto",
@@ -88,6 +95,8 @@ class LLMBase:
             max_queue=max_queue,
             prefix_cache=prefix_cache,
             kv_cache_bytes=kv_cache_bytes,
+            prompt_cache=prompt_cache,
+            prompt_cache_bytes=prompt_cache_bytes,
             load_options={
                 "runtime": runtime,
                 "dtype": dtype,
@@ -167,7 +176,7 @@ class LLMBase:
         if self._warns_of_reference and any(p.drafting.enabled and p.drafting.reference for p in prepared):
             self._warns_of_reference = False
             logger.warning(
-                "drafter %r does not use a reference; ngram and suffix do, alone or in a cascade such as 'ngram,%s'",
+                "drafter %r does not use a reference; ngram, suffix and memory do, alone or in a cascade such as 'ngram,%s'",
                 self.config.method,
                 self.config.method,
             )

@@ -172,6 +172,8 @@ class EngineLoop:
                     self._hand_over()
                     self._step()
                     self._tell()
+                    if self._open:
+                        self.engine.save(is_idle=False)
         except (
             BaseException
         ) as fault:  # not a pass that failed: a fault of the loop, after which nothing can be trusted
@@ -186,7 +188,9 @@ class EngineLoop:
             if self._ending == "now" or (self._ending == "drain" and is_idle and self._notes.empty()):
                 return False
             if is_idle:
-                self._is_asleep = True
+                self._is_asleep = True  # a fork may cut the saving: the parent goes on with it
+                while self._notes.empty() and self.engine.save(is_idle=True):
+                    pass
                 note = self._notes.get()
                 self._is_asleep = False
             elif self._notes.empty():
@@ -318,7 +322,7 @@ class EngineLoop:
         self.engine.fail(error)
         for submission in dict.fromkeys([answer.submission for answer in self._open] + list(self._backlog)):
             self._refuse(submission, error)
-        self.engine.close()
+        self.engine.close(saves=isinstance(error, ClosedError))
 
     # --- the process
 

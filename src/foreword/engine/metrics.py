@@ -1,5 +1,7 @@
 """Counting what an engine does, in its own thread; a microsecond or two per request and step."""
 
+import functools
+import re
 import time
 from bisect import bisect_left
 from collections import Counter
@@ -10,6 +12,8 @@ from foreword.engine.request import Request
 from foreword.engine.snapshot import TIME_BUCKETS_S, DraftSnapshot, EngineSnapshot, HistogramSnapshot
 from foreword.engine.stats import EngineStats, RequestStats
 from foreword.engine.step import StepRecord
+
+_FIGURES = re.compile(r"\d+(?:\.\d+)?%?")
 
 
 class Histogram:
@@ -37,6 +41,7 @@ class EngineMetrics:
         self.num_unstarted = 0  # ended before they were admitted
         self.num_steps = 0
         self.prompt_tokens = self.cached_tokens = self.generated_tokens = 0
+        self.stored_tokens = 0
         self.prefix_cache_queries = self.prefix_cache_hits = 0
         self.prefix_cache_evictions = self.num_preempted = 0
         self.kv_cache_bytes = self.prefix_cache_bytes = 0
@@ -44,6 +49,7 @@ class EngineMetrics:
         self.drafters: dict[str, RequestStats] = {}  # their counts alone
         self.drafted_by: Counter[str] = Counter()  # tokens of ended requests by what proposed them
         self.accepted_by: Counter[str] = Counter()
+        self.plan_reasons: Counter[str] = Counter()  # of every request in every pass
         self.saved_s = 0.0  # of ended requests
         self.queue_time, self.time_to_first_token = Histogram(), Histogram()
         self.time_between_tokens, self.end_to_end = Histogram(), Histogram()
@@ -58,12 +64,19 @@ class EngineMetrics:
         self.prefix_cache_queries += 1
         self.prefix_cache_hits += request.stats.cached_tokens > 0
 
+    def loaded(self, request: Request, had: int) -> None:
+        """A request that was admitted with `had` cached tokens got more from the disk."""
+        self.cached_tokens += request.stats.cached_tokens - had
+        self.stored_tokens += request.stats.cached_tokens - had
+        self.prefix_cache_hits += had == 0 and request.stats.cached_tokens > 0
+
     def stepped(self, requests: Sequence[Request], record: StepRecord) -> None:
         """A pass was run for these requests."""
         self.num_steps += 1
         now_s = time.perf_counter()
         for index, (request, kept) in enumerate(zip(requests, record.num_emitted, strict=True)):
             tree = record.trees[index]
+            self.plan_reasons[reason_kind(record.plans[index].reason)] += 1
             if tree.num_drafted:
                 depth = max(tree.depths) - tree.num_known + 1
                 accepted = min(kept, record.verdicts[index].num_accepted)
@@ -111,6 +124,7 @@ class EngineMetrics:
             num_steps=self.num_steps,
             prompt_tokens=self.prompt_tokens,
             cached_tokens=self.cached_tokens,
+            stored_tokens=self.stored_tokens,
             generated_tokens=self.generated_tokens,
             prefix_cache_queries=self.prefix_cache_queries,
             prefix_cache_hits=self.prefix_cache_hits,
@@ -128,6 +142,7 @@ class EngineMetrics:
             saved_s=self.saved_s,
             drafted_tokens_by=dict(self.drafted_by),
             accepted_tokens_by=dict(self.accepted_by),
+            plan_reasons=dict(self.plan_reasons),
         )
 
     def _drafter(self, name: str) -> RequestStats:
@@ -135,6 +150,12 @@ class EngineMetrics:
         if counts is None:
             counts = self.drafters[name] = RequestStats()
         return counts
+
+
+@functools.lru_cache(1024)
+def reason_kind(reason: str) -> str:
+    """A plan's reason without its figures, and without what it says of later steps: there are a dozen of these."""
+    return _FIGURES.sub("N", reason.partition(";")[0]) or "none given"
 
 
 def _draft_snapshot(counts: RequestStats) -> DraftSnapshot:

@@ -4,6 +4,7 @@ Every region is known, those of running requests with what has been read so far.
 while; of these the one used longest ago leaves first.
 """
 
+import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -22,6 +23,9 @@ class Region:
     prompt_len: int
     request: Request | None  # that runs on it; None once it has finished
     num_rows: int = 0  # of a finished request
+    used_ns: int = 0  # when it finished, since the epoch
+    num_saved: int = 0  # blocks of rows that were saved to the disk
+    is_saved: bool = False  # all were
 
     @property
     def num_held(self) -> int:
@@ -67,6 +71,11 @@ class PrefixCache:
         """Memory of the regions of finished requests."""
         return sum(self._cache.region_bytes(region.capacity) for region in self._idle)
 
+    @property
+    def finished(self) -> Iterable[Region]:
+        """Regions of finished requests, the one used last first."""
+        return reversed(self._idle)
+
     def find(self, token_ids: Sequence[int], limit: int, running: Iterable[Region]) -> Match | None:
         """The region that shares the longest beginning with `token_ids[:limit]`: a finished one before a running one."""
         for region in running:
@@ -87,7 +96,7 @@ class PrefixCache:
     def keep(self, region: Region) -> None:
         """Take over the region of a request that has finished; close it where another one holds all of its rows."""
         assert region.request is not None
-        region.num_rows, region.request = region.request.kv_len, None
+        region.num_rows, region.request, region.used_ns = region.request.kv_len, None, time.time_ns()
         self._tree.update(region)
         holders, _ = self._tree.longest(region.token_ids, region.num_rows)
         if region.num_rows == 0 or len(holders) > 1:

@@ -87,6 +87,11 @@ class Request:
         self.first_token_s = 0.0
 
     @property
+    def is_remembered(self) -> bool:
+        """Whether a drafter may keep anything of it beyond its end."""
+        return self.drafting.remember
+
+    @property
     def new_ids(self) -> list[int]:
         """The answer so far."""
         return self.token_ids[self.prompt_len :]

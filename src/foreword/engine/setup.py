@@ -1,5 +1,6 @@
 """From the arguments of an `LLM` to its engine: first everything is checked, then the model is loaded."""
 
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -10,6 +11,7 @@ from foreword.draft.base import Drafter
 from foreword.draft.draft_config import DraftConfig, draft_config
 from foreword.draft.make_drafter import make_drafter
 from foreword.engine.compatibility import check_pair
+from foreword.engine.disk_prefixes import DiskPrefixes, open_disk
 from foreword.engine.engine import Engine
 from foreword.engine.kv_budget import kv_budget
 from foreword.engine.policy import check_policy, make_controller
@@ -19,6 +21,8 @@ from foreword.errors import ConfigError
 from foreword.target.load_model import LoadedModel, check_model_name, load_model
 from foreword.target.target import Target
 from foreword.verify.base import Matching, Verifier, make_verifier
+
+logger = logging.getLogger(__name__)
 
 _LOAD_DEFAULTS: dict[str, Any] = {
     "runtime": "auto",
@@ -45,6 +49,8 @@ class Settings:
     max_queue: int | None
     prefix_cache: bool
     kv_cache_bytes: int | None
+    prompt_cache: Path | None
+    prompt_cache_bytes: int
     load_options: dict[str, Any]  # of `load_model`
     profile: Profile | None
 
@@ -72,6 +78,8 @@ def resolve(
     max_queue: int | None,
     prefix_cache: bool,
     kv_cache_bytes: int | None,
+    prompt_cache: str | Path | None,
+    prompt_cache_bytes: int,
     load_options: dict[str, Any],
 ) -> Settings:
     """Check every argument; `ConfigError` for the first that is wrong. Reads the profile, and loads nothing."""
@@ -83,6 +91,8 @@ def resolve(
         raise ConfigError(f"prefix_cache is {prefix_cache!r}; allowed: True or False")
     if kv_cache_bytes is not None:
         _check_number("kv_cache_bytes", kv_cache_bytes, ", or None for a share of the free memory")
+    _check_number("prompt_cache_bytes", prompt_cache_bytes)
+    folder = _prompt_folder(prompt_cache, prefix_cache)
     tuned = None if profile is None else read_profile(profile)
     drafter = drafter if speculative_config is None else speculative_config
     if drafter is None and tuned is not None:
@@ -97,7 +107,20 @@ def resolve(
         raise ConfigError(f"{', '.join(given)} cannot change a model that is already loaded")
     if tuned is not None and not isinstance(model, LoadedModel):
         given = tuned.load_options(given)
-    return Settings(model, config, policy, rule, batch_size, max_queue, prefix_cache, kv_cache_bytes, given, tuned)
+    return Settings(
+        model,
+        config,
+        policy,
+        rule,
+        batch_size,
+        max_queue,
+        prefix_cache,
+        kv_cache_bytes,
+        folder,
+        prompt_cache_bytes,
+        given,
+        tuned,
+    )
 
 
 def build(settings: Settings) -> Built:
@@ -117,8 +140,34 @@ def build(settings: Settings) -> Built:
     controller = make_controller(settings.policy if num_nodes else "fixed", target, num_nodes, config.method)
     parts = StepParts(controller, drafter, target, settings.verifier)
     budget = kv_budget(model.decoder, settings.kv_cache_bytes, settings.prefix_cache)
-    engine = Engine(parts, settings.batch_size, budget)
+    engine = Engine(parts, settings.batch_size, budget, disk=_disk(settings, model, target))
+    if settings.prompt_cache is not None and not engine.memory.budget.max_finished:
+        logger.warning(
+            "prompt_cache %s is not used: drafter %s with verifier %s has to see every prompt whole",
+            settings.prompt_cache,
+            config.method,
+            settings.verifier.name,
+        )
     return Built(model, config, drafter, engine)
+
+
+def _disk(settings: Settings, model: LoadedModel, target: Target) -> DiskPrefixes | None:
+    if settings.prompt_cache is None:
+        return None
+    return open_disk(model, target.cache, settings.prompt_cache, settings.prompt_cache_bytes)
+
+
+def _prompt_folder(prompt_cache: Any, prefix_cache: bool) -> Path | None:
+    if prompt_cache is None:
+        return None
+    if not isinstance(prompt_cache, str | Path) or not str(prompt_cache).strip():
+        raise ConfigError(f"prompt_cache is {prompt_cache!r}; allowed: the path of a folder, or None")
+    if not prefix_cache:
+        raise ConfigError("prompt_cache keeps what the prefix cache holds, and prefix_cache is off; give one of them")
+    folder = Path(prompt_cache).expanduser().absolute()
+    if folder.is_file():
+        raise ConfigError(f"prompt_cache {folder} is no folder; name one, or a path where it can be made")
+    return folder
 
 
 def _check_kinds(model: Any, drafter: Any, speculative_config: Any, profile: Any, policy: Any) -> None:

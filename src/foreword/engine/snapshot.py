@@ -53,6 +53,7 @@ class EngineSnapshot:
     num_steps: int  # passes of the target
     prompt_tokens: int  # of requests that were admitted
     cached_tokens: int  # of those, found in the prefix cache instead of read
+    stored_tokens: int  # of these, loaded from the folder of `prompt_cache`
     generated_tokens: int
     prefix_cache_queries: int  # requests that looked for their prompt's beginning
     prefix_cache_hits: int  # those that found some of it
@@ -72,6 +73,8 @@ class EngineSnapshot:
     saved_s: float = field(default=0.0)
     drafted_tokens_by: dict[str, int] = field(default_factory=dict)
     accepted_tokens_by: dict[str, int] = field(default_factory=dict)
+    # Why so many tokens were drafted, of every request in every pass: reasons of the policy without their figures.
+    plan_reasons: dict[str, int] = field(default_factory=dict)
 
     def as_dict(self) -> dict[str, Any]:
         """Nested dictionaries, lists and numbers, as `json.dumps` takes them."""

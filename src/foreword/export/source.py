@@ -11,6 +11,7 @@ from foreword.checkpoint.json_file import read_json
 from foreword.checkpoint.opened import Checkpoint
 from foreword.checkpoint.trained_drafters import trained_drafter
 from foreword.errors import ConfigError, ModelNotFoundError
+from foreword.target.model_source import ModelSource
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -65,13 +66,15 @@ class DrafterSource:
         return {key: self.config[key] for key in keys if key in self.config}
 
 
-def open_drafter(drafter: str, target: Checkpoint) -> DrafterSource:
+def open_drafter(drafter: str, target: ModelSource) -> DrafterSource:
     """A folder, a hub id, or the kind of a drafter that lies with this model (`eagle3`).
 
     Raises:
         ConfigError: it is of a kind that no other engine knows.
         ModelNotFoundError: there is none.
     """
+    if not isinstance(target, Checkpoint):
+        raise ConfigError(f"{target.source} was taken from transformers; load the model from its folder or file")
     path: str | Path = drafter
     if drafter in KINDS:
         found = trained_drafter(drafter, target.fingerprint)

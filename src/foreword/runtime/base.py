@@ -21,12 +21,14 @@ from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
 
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Float, Int, UInt8
 from torch import Tensor
 
 from foreword.config import ModelSpec
 from foreword.sampling.sampler import Draw
 from foreword.tree.pack import PackedBatch
+
+ROW_GROUP = 16  # rows are saved and loaded in whole groups of so many, from a multiple of it on
 
 
 class WeightSource(Protocol):
@@ -157,6 +159,24 @@ class KVCache(Protocol):
 
     def region_bytes(self, capacity: int) -> int:
         """Memory that a region of `capacity` rows takes; 0 where that is not known before the first pass."""
+        ...
+
+
+@runtime_checkable
+class SavableCache(KVCache, Protocol):
+    """A cache whose rows can be kept as bytes and put back bit for bit, `ROW_GROUP` of them at a time."""
+
+    @property
+    def layout(self) -> str:
+        """Names what the bits of rows depend on beside the model and its weights, and how bytes are laid out."""
+        ...
+
+    def save_rows(self, slot: int, first: int, count: int) -> UInt8[np.ndarray, " bytes"]:
+        """A copy of the committed rows [first, first + count); `region_bytes(count)` bytes."""
+        ...
+
+    def load_rows(self, slot: int, rows: UInt8[np.ndarray, " bytes"]) -> None:
+        """Commit saved rows behind those that are there; there must be room. The scratch is forgotten."""
         ...
 
 

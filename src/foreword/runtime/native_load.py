@@ -13,12 +13,20 @@ import torch
 from torch import Tensor
 
 from foreword.cache_folder import cannot_use
-from foreword.config import ModelSpec
+from foreword.config import ModelSpec, RopeSpec
 from foreword.errors import CapacityError, CheckpointError
 from foreword.progress import reported
 from foreword.runtime.base import WeightSource
 from foreword.runtime.native_weights import MatrixPacker, Packer, write_packed
-from foreword.runtime.packed_file import PackedHeader, PackedMatrix, cache_path, check_needed, read_header
+from foreword.runtime.packed_file import (
+    PackedHeader,
+    PackedMatrix,
+    cache_path,
+    check_needed,
+    layer_norms,
+    padded_norm,
+    read_header,
+)
 from foreword.runtime.torch_rope import inverse_frequencies
 from foreword.seal import check_sealed, discard
 
@@ -89,11 +97,12 @@ def _build(
     builder = kernels.Weights()
     matrices = {name: _matrix(kernels, data, header.matrix(name)) for name in header.matrices}
     for layer in range(spec.num_layers):
-        _add_layer(builder, data, spec, header, matrices, f"layers.{layer}.")
+        _add_layer(builder, data, spec, header, matrices, layer)
     if "embed" in header.vectors:
         builder.set_embedding(data, header.vectors["embed"], spec.vocab_size * spec.hidden_size)
     if "norm" in header.vectors:
-        builder.set_final_norm(data, header.vectors["norm"], -(-spec.hidden_size // 64) * 64)
+        bias = {"bias": header.vectors["norm.bias"]} if "norm.bias" in header.vectors else {}
+        builder.set_final_norm(data, header.vectors["norm"], padded_norm("norm", (1, spec.hidden_size)), **bias)
     if "head" in matrices:
         builder.set_head(data, matrices["head"])
     return kernels.Decoder(_shape(kernels, spec), builder, pool, isa), header.hot_end - header.hot_begin
@@ -156,20 +165,21 @@ def _matrix(kernels: ModuleType, data: Any, place: PackedMatrix) -> Any:
 
 
 def _add_layer(
-    builder: Any, data: Any, spec: ModelSpec, header: PackedHeader, matrices: dict[str, Any], prefix: str
+    builder: Any, data: Any, spec: ModelSpec, header: PackedHeader, matrices: dict[str, Any], layer: int
 ) -> None:
-    vectors = header.vectors
-    builder.add_layer(
-        data,
-        vectors.get(prefix + "attn_norm") if spec.has_first_norm or not prefix.startswith("layers.0.") else None,
-        vectors.get(prefix + "mlp_norm"),
-        -(-spec.hidden_size // 64) * 64,
-        vectors.get(prefix + "q_norm"),
-        vectors.get(prefix + "k_norm"),
-        -(-spec.head_dim // 16) * 16,
-        *(matrices[prefix + name] for name in ("qkv", "o", "gate_up", "down")),
-        **({"hidden_norm": vectors[hidden_norm]} if (hidden_norm := prefix + "hidden_norm") in vectors else {}),
-    )
+    vectors, prefix, own = header.vectors, f"layers.{layer}.", spec.layer(layer)
+    maps = (matrices[prefix + name] for name in ("qkv", "o", "gate_up", "down"))
+    builder.add_layer(data, None, None, 0, None, None, 0, *maps)
+    norms = layer_norms(spec, layer)
+    for name, shape in norms.items():
+        builder.set_norm(
+            layer, name, data, vectors[prefix + name], padded_norm(name, shape), vectors.get(f"{prefix}{name}.bias")
+        )
+    if spec.norms == "parallel":  # one norm, read by both blocks
+        size = padded_norm("attn_norm", norms["attn_norm"])
+        at = vectors[prefix + "attn_norm"]
+        builder.set_norm(layer, "mlp_norm", data, at, size, vectors.get(f"{prefix}attn_norm.bias"))
+    builder.set_attention(layer, -1 if own.rope is None else spec.ropes.index(own.rope), own.window or 0)
 
 
 def _shape(kernels: ModuleType, spec: ModelSpec) -> Any:
@@ -177,8 +187,24 @@ def _shape(kernels: ModuleType, spec: ModelSpec) -> Any:
     shape.hidden, shape.intermediate, shape.num_layers = spec.hidden_size, spec.intermediate_size, spec.num_layers
     shape.num_heads, shape.num_kv_heads, shape.head_dim = spec.num_heads, spec.num_kv_heads, spec.head_dim
     shape.vocab, shape.norm_eps = spec.num_logits, spec.norm_eps
-    if spec.num_logits != spec.vocab_size or spec.joins_embedding or not spec.has_final_norm:
-        shape.embedded_vocab, shape.has_final_norm = spec.vocab_size, spec.has_final_norm
-        shape.joins_embedding, shape.norms_residual = spec.joins_embedding, spec.norms_residual
-    shape.inverse_frequencies = inverse_frequencies(spec.rope, spec.head_dim, torch.device("cpu")).tolist()
+    shape.embedded_vocab, shape.has_final_norm = spec.vocab_size, spec.has_final_norm
+    shape.joins_embedding, shape.norms_residual = spec.joins_embedding, spec.norms_residual
+    shape.removes_mean, shape.norms_all_heads = (
+        spec.norm_kind == "layer",
+        spec.qk_norm and spec.qk_norm_over == "all_heads",
+    )
+    shape.is_parallel, shape.has_gelu = spec.norms == "parallel", spec.activation == "gelu_tanh"
+    shape.embedding_scale, shape.attention_scale = spec.embedding_scale, spec.attention_scale or 0.0
+    shape.score_cap, shape.logit_cap = spec.score_cap or 0.0, spec.logit_cap or 0.0
+    shape.ropes = [_rope(kernels, rope, spec.head_dim) for rope in spec.ropes]
     return shape
+
+
+def _rope(kernels: ModuleType, rope: RopeSpec, head_dim: int) -> Any:
+    made = kernels.Rope()
+    made.inverse_frequencies = inverse_frequencies(rope, head_dim, torch.device("cpu")).tolist()
+    made.magnitude = rope.magnitude
+    if rope.temperature is not None:
+        made.temperature = rope.temperature.beta
+        made.temperature_length = rope.temperature.original_context_len
+    return made

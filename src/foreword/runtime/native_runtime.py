@@ -20,8 +20,9 @@ from torch import Tensor
 
 from foreword.cache_folder import cache_folder
 from foreword.config import ModelSpec
-from foreword.errors import CapacityError, ConfigError, KernelError, UnknownNameError, UnsupportedModelError
+from foreword.errors import ConfigError, KernelError, UnknownNameError
 from foreword.runtime.base import Chains, ChainStep, Draw, KVCache, Need, PassOutput, WeightSource
+from foreword.runtime.native_kv_cache import KV_BYTES, NativeKVCache
 from foreword.runtime.native_load import PackedLoader, pack_projection
 from foreword.runtime.native_threads import default_threads
 from foreword.runtime.native_weights import check_dtype
@@ -29,7 +30,6 @@ from foreword.tree.pack import PackedBatch
 
 logger = logging.getLogger(__name__)
 
-KV_BYTES = {"float32": 4, "bfloat16": 2}  # of one number, by kv_dtype
 _NO_NODES = np.zeros(0, dtype=np.int32)
 
 
@@ -93,13 +93,7 @@ class NativeRuntime:
         Raises:
             CapacityError: it does not fit in memory.
             CheckpointError: a tensor is missing, has another shape, or holds NaN or infinity.
-            UnsupportedModelError: its layers are of kinds that this runtime does not compute.
         """
-        if not spec.is_plain:
-            raise UnsupportedModelError(
-                f"the native runtime does not compute the layers of this {spec.family} model; run it, and what it drafts for, "
-                f"with --runtime torch"
-            )
         load = PackedLoader(self._kernels, self.dtype, self._cache_dir, self.share_weights)
         built, num_bytes = load.decoder(spec, weights, self._pool, self.isa)
         return NativeDecoder(self._kernels, spec, built, num_bytes, self.kv_dtype)
@@ -109,89 +103,6 @@ class NativeRuntime:
     ) -> "NativeProjection":
         """Build a linear map (always int8)."""
         return NativeProjection(pack_projection(self._kernels, weight, bias, self._pool, self.isa), weight.shape[0])
-
-
-@final
-class NativeKVCache:
-    """Keys and values in float32 or bfloat16; one sequence slot per request."""
-
-    def __init__(self, kernels: ModuleType, spec: ModelSpec, dtype: str = "float32") -> None:
-        self._spec, self.dtype = spec, dtype
-        self.handle = kernels.KvCache(spec.num_layers, spec.num_kv_heads, spec.head_dim, dtype)
-
-    def open(self, capacity: int) -> int:
-        """Reserve a sequence slot of at least `capacity` rows; returns its number; `CapacityError` where memory is short."""
-        try:
-            return self.handle.open(capacity)
-        except MemoryError as error:
-            raise self._too_large(capacity) from error
-
-    def close(self, slot: int) -> None:
-        """Free the slot."""
-        self.handle.close(slot)
-
-    def reserve(self, slot: int, capacity: int) -> None:
-        """Make the slot at least `capacity` rows long, keeping what it holds; `CapacityError` leaves it as it was."""
-        try:
-            self.handle.reserve(slot, capacity)
-        except MemoryError as error:
-            raise self._too_large(capacity) from error
-
-    def length(self, slot: int) -> int:
-        """Committed positions."""
-        return self.handle.length(slot)
-
-    def commit(self, slot: int, path: Sequence[int]) -> None:
-        """Keep the scratch rows `path` (ascending node numbers), in that order; drop the rest."""
-        self.handle.commit(slot, list(path))
-
-    def truncate(self, slot: int, length: int) -> None:
-        """Forget committed positions from `length` on."""
-        self.handle.truncate(slot, length)
-
-    def fork(self, slot: int, length: int, capacity: int) -> int:
-        """Reserve a sequence slot of at least `capacity` rows that begins with the first `length` committed rows of `slot`.
-
-        Returns its slot; `CapacityError` where memory is short, `ValueError` for rows that are not committed.
-        """
-        try:
-            return self.handle.fork(slot, length, capacity)
-        except MemoryError as error:
-            raise self._too_large(capacity) from error
-
-    def rows(
-        self, slot: int
-    ) -> tuple[Float[Tensor, "layers kv_heads len dim"], Float[Tensor, "layers kv_heads len dim"]]:
-        """Copies of the committed keys and values, float32 whatever they are kept in."""
-        shape = (self._spec.num_layers, self._spec.num_kv_heads, self.length(slot), self._spec.head_dim)
-        keys, values = torch.empty(shape), torch.empty(shape)
-        self.handle.copy_out(slot, keys.numpy(), values.numpy())
-        return keys, values
-
-    @property
-    def num_open(self) -> int:
-        """Slots in use."""
-        return self.handle.num_open
-
-    @property
-    def num_bytes(self) -> int:
-        """Memory that the slots take."""
-        return self.handle.num_bytes
-
-    def region_bytes(self, capacity: int) -> int:
-        """Memory that a region of `capacity` rows takes."""
-        spec, rows = self._spec, -(-capacity // 64) * 64  # as the kernels round them, heads padded to whole lanes
-        head_bytes = -(-spec.head_dim // 16) * 16 * KV_BYTES[self.dtype]
-        return rows * spec.num_layers * 2 * spec.num_kv_heads * head_bytes
-
-    def _too_large(self, capacity: int) -> CapacityError:
-        num_bytes = self.region_bytes(capacity)
-        smaller = ', a shorter context or kv_dtype "bfloat16"' if self.dtype == "float32" else " or a shorter context"
-        return CapacityError(
-            f"a {self.dtype} key-value cache of {capacity} positions takes {num_bytes / 2**20:.0f} MiB, which could not be allocated "
-            f"beside the {self.num_bytes / 2**20:.0f} MiB of {self.num_open} open ones; "
-            f"use a smaller batch{smaller}"
-        )
 
 
 @final

@@ -15,7 +15,15 @@ from foreword.errors import CheckpointError, ConfigError
 from foreword.files import locked, sweep_folder, sweep_parts
 from foreword.progress import reported
 from foreword.runtime.base import WeightSource
-from foreword.runtime.packed_file import PackedHeader, PackedMatrix, bits_of, needed_vectors, up
+from foreword.runtime.packed_file import (
+    PackedHeader,
+    PackedMatrix,
+    bits_of,
+    layer_norms,
+    needed_vectors,
+    padded_norm,
+    up,
+)
 from foreword.seal import is_sealed, sealed_file
 
 _ALIGNMENT = 4096
@@ -60,14 +68,22 @@ class MatrixPacker:
         self.places: dict[str, dict[str, Any]] = {}
 
     def write(
-        self, name: str, matrix: Tensor, width: int, bias: Tensor | None, bits: int = 8, num_rows: int | None = None
+        self,
+        name: str,
+        matrix: Tensor,
+        width: int,
+        bias: Tensor | None,
+        bits: int = 8,
+        num_rows: int | None = None,
+        scale: float = 1.0,
     ) -> PackedMatrix:
-        """Pack one (out, in) matrix, padded to `num_rows` (whole tiles by default) and `width`."""
+        """Pack `scale` times one (out, in) matrix and its bias, padded to `num_rows` (whole tiles by default) and `width`."""
         rows = up(num_rows or matrix.shape[0], 16)
         tiles_at = _align(self._file)
         scales = []
         for first, last in _chunks(rows, width):
-            part = _pad(matrix[first : min(last, matrix.shape[0])].float(), last - first, width).contiguous().numpy()
+            rows_of_it = _scaled(matrix[first : min(last, matrix.shape[0])].float(), scale)
+            part = _pad(rows_of_it, last - first, width).contiguous().numpy()
             tiles, part_scales = self._pack(part, bits)
             self._file.write(tiles.data)
             scales.append(part_scales)
@@ -77,7 +93,7 @@ class MatrixPacker:
         bias_at = None
         if bias is not None:
             bias_at = _align(self._file, 64)
-            self._file.write(_pad(bias.float()[None], 1, rows).contiguous().numpy().data)
+            self._file.write(_pad(_scaled(bias.float(), scale)[None], 1, rows).contiguous().numpy().data)
         place = PackedMatrix(tiles_at, scales_at, bias_at, width, rows // 16, bits)
         self.places[name] = asdict(place)
         return place
@@ -111,9 +127,10 @@ class Packer:
             CheckpointError: a tensor is missing, has another shape, or holds NaN or infinity.
         """
         spec = self._spec
-        lacking = sorted(name for name in self._vectors if not self._weights.has_tensor(f"{name}.weight"))
+        tensors = (name if name.endswith(".bias") else f"{name}.weight" for name in self._vectors)
+        lacking = sorted(name for name in tensors if not self._weights.has_tensor(name))
         if lacking:
-            raise CheckpointError(f"the model lacks the tensors {', '.join(f'{name}.weight' for name in lacking)}")
+            raise CheckpointError(f"the model lacks the tensors {', '.join(lacking)}")
         self._header_room = 8 + 4096 + 2048 * (spec.num_layers + 2)
         self._file.seek(self._header_room)
         if "embed" in self._vectors:
@@ -126,7 +143,7 @@ class Packer:
             self._write_layer(layer)
             self._tell(layer + 1)
         if "norm" in self._vectors:
-            self._write_vector("norm", self._tensor("norm.weight", (spec.hidden_size,)), up(spec.hidden_size, 64))
+            self._write_norm("norm", "norm", (1, spec.hidden_size))
         self._write_head()
         self.header.hot_end = self._file.tell()
         reported(_PACKING, self.header.hot_end, self.header.hot_end)
@@ -148,12 +165,8 @@ class Packer:
     def _write_layer(self, layer: int) -> None:
         spec, prefix = self._spec, f"layers.{layer}."
         hidden, dim = up(spec.hidden_size, 64), up(spec.head_dim, 16)
-        for norm in ("attn_norm", "hidden_norm", "mlp_norm"):
-            if prefix + norm in self._vectors:
-                self._write_vector(prefix + norm, self._tensor(f"{prefix}{norm}.weight", (spec.hidden_size,)), hidden)
-        if spec.qk_norm:
-            for norm in ("q_norm", "k_norm"):
-                self._write_vector(prefix + norm, self._tensor(f"{prefix}{norm}.weight", (spec.head_dim,)), dim)
+        for norm, shape in layer_norms(spec, layer).items():
+            self._write_norm(prefix + norm, norm, shape)
         heads = {"q": spec.num_heads, "k": spec.num_kv_heads, "v": spec.num_kv_heads}
         inputs = spec.qkv_input_size(layer)
         parts = [self._head_rows(f"{prefix}{name}.weight", count, inputs) for name, count in heads.items()]
@@ -165,10 +178,20 @@ class Packer:
         if inputs > spec.hidden_size:  # each of the joined halves padded by itself
             qkv = torch.cat([_pad(half, len(half), hidden) for half in qkv.split(spec.hidden_size, dim=1)], dim=1)
         self._write_matrix(prefix + "qkv", qkv, hidden * (inputs // spec.hidden_size), bias)
-        self._write_matrix(prefix + "o", self._head_columns(f"{prefix}o.weight"), up(spec.num_heads * dim, 64), None)
-        self._write_matrix(prefix + "gate_up", self._gateup(prefix), hidden, None)
+        o_bias = self._tensor(f"{prefix}o.bias", (spec.hidden_size,)) if spec.o_bias else None
+        o = self._head_columns(f"{prefix}o.weight")
+        self._write_branch_end(prefix + "o", o, up(spec.num_heads * dim, 64), o_bias)
+        gate_bias = self._gate_up_bias(prefix) if spec.mlp_bias else None
+        self._write_matrix(prefix + "gate_up", self._gateup(prefix), hidden, gate_bias)
+        down_bias = self._tensor(f"{prefix}down.bias", (spec.hidden_size,)) if spec.mlp_bias else None
         down = self._tensor(f"{prefix}down.weight", (spec.hidden_size, spec.intermediate_size))
-        self._write_matrix(prefix + "down", down, up(spec.intermediate_size, 64), None, num_rows=hidden)
+        self._write_branch_end(prefix + "down", down, up(spec.intermediate_size, 64), down_bias)
+
+    def _write_branch_end(self, name: str, matrix: Tensor, width: int, bias: Tensor | None) -> None:
+        """The map that ends a branch, times what the branch is multiplied by, unless a norm comes after it."""
+        scale = 1.0 if self._spec.has_out_norms else self._spec.residual_scale
+        num_rows = up(self._spec.hidden_size, 64)
+        self._matrices.write(name, matrix, width, bias, self._bits, num_rows, scale)
 
     def _write_head(self) -> None:
         spec = self._spec
@@ -177,7 +200,7 @@ class Packer:
             return
         head = self._tensor(name, (spec.num_logits, spec.hidden_size))
         # int4 models keep an int8 head: it decides between tokens, and is read once.
-        self._write_matrix("head", head, up(spec.hidden_size, 64), None, bits=8)
+        self._matrices.write("head", head, up(spec.hidden_size, 64), None, 8, scale=spec.logit_scale)
 
     def _head_rows(self, name: str, num_heads: int, columns: int | None) -> Tensor:
         """Rows of q, k or v with each head padded to whole lanes."""
@@ -207,20 +230,29 @@ class Packer:
             out[:, which] = _pad(part, width, spec.hidden_size).reshape(-1, 16, spec.hidden_size)
         return out.reshape(2 * width, spec.hidden_size)
 
-    def _write_matrix(
-        self,
-        name: str,
-        matrix: Tensor,
-        width: int,
-        bias: Tensor | None,
-        bits: int | None = None,
-        num_rows: int | None = None,
-    ) -> None:
-        self._matrices.write(name, matrix, width, bias, bits or self._bits, num_rows)
+    def _gate_up_bias(self, prefix: str) -> Tensor:
+        """Biases in the order of the rows."""
+        spec, width = self._spec, up(self._spec.intermediate_size, 64)
+        parts = [
+            self._tensor(f"{prefix}{name}.bias", (spec.intermediate_size,)).float()[None] for name in ("gate", "up")
+        ]
+        return torch.stack([_pad(part, 1, width).reshape(-1, 16) for part in parts], dim=1).reshape(-1)
 
-    def _write_vector(self, name: str, vector: Tensor, size: int) -> None:
-        self.header.vectors[name] = _align(self._file, 64)
-        self._file.write(_pad(vector.float()[None], 1, size).contiguous().numpy().data)
+    def _write_matrix(self, name: str, matrix: Tensor, width: int, bias: Tensor | None) -> None:
+        self._matrices.write(name, matrix, width, bias, self._bits)
+
+    def _write_norm(self, name: str, kind: str, shape: tuple[int, int]) -> None:
+        """A norm's weight and its bias, where it has one; of what a branch adds, times what the branch is multiplied by."""
+        scale = self._spec.residual_scale if kind.endswith("_out_norm") else 1.0
+        rows, columns = shape
+        for vector, tensor in ((name, f"{name}.weight"), (f"{name}.bias", f"{name}.bias")):
+            if vector not in self._vectors:
+                continue
+            found = self._weights.tensor(tensor)
+            wanted = shape if found.ndim == 2 else (rows * columns,)
+            values = _scaled(self._tensor(tensor, wanted).float(), scale).reshape(rows, columns)
+            self.header.vectors[vector] = _align(self._file, 64)
+            self._file.write(_pad(values, rows, padded_norm(kind, shape) // rows).contiguous().numpy().data)
 
     def _write_embedding(self, embedding: Tensor) -> None:
         for first, last in _chunks(embedding.shape[0], embedding.shape[1]):
@@ -244,6 +276,10 @@ def _chunks(rows: int, columns: int) -> Iterator[tuple[int, int]]:
     step = max(_CHUNK_VALUES // max(columns, 1) // 16 * 16, 16)
     for first in range(0, rows, step):
         yield first, min(first + step, rows)
+
+
+def _scaled(tensor: Tensor, scale: float) -> Tensor:
+    return tensor if scale == 1.0 else tensor * scale
 
 
 def _align(file: Sink, alignment: int = _ALIGNMENT) -> int:

@@ -74,20 +74,43 @@ def read_header(path: Path) -> PackedHeader:
     return header
 
 
+def layer_norms(spec: ModelSpec, layer: int) -> dict[str, tuple[int, int]]:
+    """The norms of a layer: rows and columns of their weights; each row is padded by itself."""
+    is_there = {
+        "attn_norm": spec.has_pre_norms and (spec.has_first_norm or layer > 0),
+        "hidden_norm": spec.joins_embedding and layer == 0,
+        "attn_out_norm": spec.has_out_norms,
+        "mlp_norm": spec.has_mlp_norm,
+        "mlp_out_norm": spec.has_out_norms,
+    }
+    norms = {name: (1, spec.hidden_size) for name, is_one in is_there.items() if is_one}
+    if spec.qk_norm:
+        for name, num_heads in (("q_norm", spec.num_heads), ("k_norm", spec.num_kv_heads)):
+            norms[name] = (1 if spec.qk_norm_over == "head" else num_heads, spec.head_dim)
+    return norms
+
+
+def has_norm_biases(spec: ModelSpec) -> bool:
+    """Whether norms of the stream have biases; those of queries and keys have none."""
+    return spec.norm_bias and spec.norm_kind == "layer"
+
+
+def padded_norm(name: str, shape: tuple[int, int]) -> int:
+    """Values of a norm's weight as packed."""
+    rows, columns = shape
+    return rows * up(columns, 16 if name in ("q_norm", "k_norm") else 64)
+
+
 def needed_vectors(spec: ModelSpec, weights: WeightSource) -> set[str]:
-    """The embedding and the norms that a decoder of this spec reads.
+    """The embedding and the norms that a decoder of this spec reads, biases as `name.bias`.
 
     Heads of drafters borrow the embedding, and the norm where theirs has none: those are needed where the source has them.
     """
-    names = {name for name in ("embed", "norm") if weights.has_tensor(f"{name}.weight")}
-    if not spec.has_final_norm:
-        names.discard("norm")
-    for layer in range(spec.num_layers):
-        norms = ["mlp_norm", *(("q_norm", "k_norm") if spec.qk_norm else ())]
-        norms += ["attn_norm"] if spec.has_first_norm or layer > 0 else []
-        norms += ["hidden_norm"] if spec.joins_embedding and layer == 0 else []
-        names |= {f"layers.{layer}.{norm}" for norm in norms}
-    return names
+    norms = {f"layers.{layer}.{name}" for layer in range(spec.num_layers) for name in layer_norms(spec, layer)}
+    if spec.has_final_norm and weights.has_tensor("norm.weight"):
+        norms.add("norm")
+    biases = {f"{name}.bias" for name in norms if has_norm_biases(spec) and not name.endswith(("q_norm", "k_norm"))}
+    return norms | biases | ({"embed"} if weights.has_tensor("embed.weight") else set())
 
 
 def needed_matrices(spec: ModelSpec, weights: WeightSource, dtype: str) -> dict[str, tuple[int, int, int, bool]]:
@@ -100,9 +123,9 @@ def needed_matrices(spec: ModelSpec, weights: WeightSource, dtype: str) -> dict[
         rows = (spec.num_heads + 2 * spec.num_kv_heads) * dim
         found |= {
             f"layers.{layer}.qkv": (halves * hidden, rows // 16, bits, spec.qkv_bias),
-            f"layers.{layer}.o": (up(spec.num_heads * dim, 64), hidden // 16, bits, False),
-            f"layers.{layer}.gate_up": (hidden, 2 * inner // 16, bits, False),
-            f"layers.{layer}.down": (inner, hidden // 16, bits, False),
+            f"layers.{layer}.o": (up(spec.num_heads * dim, 64), hidden // 16, bits, spec.o_bias),
+            f"layers.{layer}.gate_up": (hidden, 2 * inner // 16, bits, spec.mlp_bias),
+            f"layers.{layer}.down": (inner, hidden // 16, bits, spec.mlp_bias),
         }
     if weights.has_tensor("embed.weight" if spec.tied_head else "head.weight"):
         found["head"] = (hidden, up(spec.num_logits, 16) // 16, 8, False)

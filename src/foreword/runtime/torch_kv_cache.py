@@ -8,8 +8,9 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, UInt8
 from torch import Tensor
 
 from foreword.config import ModelSpec
@@ -73,6 +74,34 @@ class TorchKVCache(RegionCache[_Region]):
         committed = region.values[:, :, :, : region.length]
         keys, values = committed.to(torch.float32, copy=True).unbind(1)
         return keys, values
+
+    @property
+    def layout(self) -> str:
+        """Torch, and what decides in which order it adds."""
+        device = self._device
+        name = (
+            torch.cuda.get_device_name(device)
+            if device.type == "cuda"
+            else f"{torch.backends.cpu.get_cpu_capability()} {torch.get_num_threads()}"
+        )
+        return f"torch {torch.__version__} {self._dtype} {device.type} {name}"
+
+    def save_rows(self, slot: int, first: int, count: int) -> UInt8[np.ndarray, " bytes"]:
+        """A copy of the committed rows [first, first + count)."""
+        region = self._region(slot)
+        assert 0 <= first <= first + count <= region.length, f"slot {slot} holds {region.length} rows"
+        rows = region.values[:, :, :, first : first + count].to("cpu", copy=True).contiguous()
+        return rows.reshape(-1).view(torch.uint8).numpy()
+
+    def load_rows(self, slot: int, rows: UInt8[np.ndarray, " bytes"]) -> None:
+        """Commit saved rows behind those that are there."""
+        region = self._region(slot)
+        num_layers, two, num_kv_heads, head_dim = self._row_shape
+        count = len(rows) // self.region_bytes(1)
+        assert region.length + count <= region.capacity, f"{count} rows do not fit into slot {slot}"
+        values = torch.from_numpy(rows.copy()).view(self._dtype).view(num_layers, two, num_kv_heads, count, head_dim)
+        region.values[:, :, :, region.length : region.length + count].copy_(values)
+        region.length, region.num_scratch = region.length + count, 0
 
     @property
     def num_bytes(self) -> int:

@@ -18,16 +18,21 @@ class DraftingParams:
         num_speculative_tokens: most drafted tokens per step for this request, fewer or more than the model's own number;
             None takes that one. Without effect where the model has no drafter.
         reference: a text (or token ids) that the answer is expected to resemble, such as the file being edited: a
-            further source of draft tokens for the drafters ngram and suffix, alone or in a cascade. Others do not use
+            further source of draft tokens for the drafters ngram, suffix and memory, alone or in a cascade. Others do not use
             it. It is no part of the prompt: the model never reads it, and nothing counts it.
+        remember: False keeps this answer out of the memory of the drafters auto and memory, and out of suffix's past
+            outputs, in the process and on disk. It may still be drafted from what others left there. The table of
+            recycling, which holds single tokens and their likely successors, takes it in all the same.
     """
 
     enabled: bool = True
     num_speculative_tokens: int | None = None
     reference: str | Sequence[int] | None = None
+    remember: bool = True
 
     def __post_init__(self) -> None:
         Bounds(bool).checked("enabled", self.enabled)
+        Bounds(bool).checked("remember", self.remember)
         amount = Bounds(int, 0, MAX_SPECULATIVE_TOKENS, or_none=True)
         number = amount.checked("num_speculative_tokens", self.num_speculative_tokens)
         object.__setattr__(self, "num_speculative_tokens", number)

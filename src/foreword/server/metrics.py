@@ -83,6 +83,9 @@ def _own(seen: EngineSnapshot, model: str) -> Iterator[Metric]:
         seen.prefix_cache_evictions,
         model,
     )
+    yield _counter(
+        "foreword:prompt_cache_tokens", "Tokens of prompts that came from --prompt-cache", seen.stored_tokens, model
+    )
     yield _counter("foreword:steps", "Passes of the target", seen.num_steps, model)
     yield _counter("foreword:draft_seconds", "Time in the drafter", seen.draft_s, model)
     yield _counter("foreword:target_seconds", "Time in the target's passes", seen.target_s, model)
@@ -90,6 +93,12 @@ def _own(seen: EngineSnapshot, model: str) -> Iterator[Metric]:
     yield _gauge(
         "foreword:saved_seconds", "Saved against plain decoding, estimated, by ended requests", seen.saved_s, model
     )
+    plans = CounterMetricFamily(
+        "foreword:plans", "Requests in passes by why so many tokens were drafted", labels=(*_LABELS, "reason")
+    )
+    for reason, count in seen.plan_reasons.items():
+        plans.add_metric((model, "0", reason), count)
+    yield plans
     for name, help_text, counted in (
         ("foreword:drafted_tokens", "Drafted tokens of ended requests by what proposed them", seen.drafted_tokens_by),
         ("foreword:accepted_tokens", "Accepted ones", seen.accepted_tokens_by),

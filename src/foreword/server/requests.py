@@ -85,6 +85,7 @@ def drafting_params(request: SamplingFields) -> DraftingParams:
         enabled=asked is None or asked.enabled,
         num_speculative_tokens=None if asked is None else asked.num_speculative_tokens,
         reference=reference or None,
+        remember=asked is None or asked.remember,
     )
 
 

@@ -46,7 +46,7 @@ class ServerSettings:
     def __post_init__(self) -> None:
         for name, bounds in _BOUNDS.items():
             object.__setattr__(self, name, bounds.checked(name, getattr(self, name)))
-        if not self.model_name:
+        if not self.model_name.strip():
             raise ConfigError("served-model-name is empty; give the name that clients will use")
         if not self.is_loopback and self.api_key is None and not self.allow_unauthenticated:
             raise ConfigError(

@@ -14,7 +14,7 @@ from foreword.checkpoint.cache import cache_folder
 from foreword.checkpoint.opened import Checkpoint, open_checkpoint
 from foreword.checkpoint.pairing import Pairing, Vocabulary, pair
 from foreword.checkpoint.paths import is_there, local_path
-from foreword.errors import ConfigError, UnsupportedArchitectureError, UnsupportedModelError
+from foreword.errors import ConfigError, UnsupportedArchitectureError
 from foreword.progress import Report, reporting, silent
 from foreword.runtime.base import Decoder, Runtime, WeightSource
 from foreword.runtime.select import NATIVE_DTYPES, RuntimeChoice, check_threads, choose_runtime, make_runtime
@@ -97,23 +97,7 @@ def load_model(
         choice = choose_runtime("torch", dtype, device)
         make_runtime(choice, threads)  # sets the threads, tries the device
         return through_transformers(model, choice, refusal)
-    if choice.name == "native" and not checkpoint.spec.is_plain:
-        checkpoint, choice = _for_native(checkpoint, choice, dtype, device, wants_native)
     return _load(checkpoint, choice, make_runtime(choice, threads, cache_folder(cache_dir)), show_progress)
-
-
-def _for_native(
-    checkpoint: Checkpoint, choice: RuntimeChoice, dtype: str, device: str, wants_native: bool
-) -> tuple[Checkpoint, RuntimeChoice]:
-    """A model whose layers the native runtime does not compute: without its windows, where that is all; else on torch."""
-    narrow = checkpoint.spec.within_windows
-    if narrow.is_plain:
-        cut = f"{choice.reason}; its context is cut to its window of {narrow.context_len} tokens, --runtime torch has all of it"
-        return checkpoint.run_as(narrow), replace(choice, reason=cut)
-    what = f"{checkpoint.source} ({checkpoint.spec.family}) has layers that the native runtime does not compute"
-    if wants_native:
-        raise UnsupportedModelError(f"{what}; leave --dtype and --runtime native out, and torch runs it")
-    return checkpoint, replace(choose_runtime("torch", dtype, device), reason=what)
 
 
 def check_model_name(model: str | Path | None) -> None:

@@ -24,6 +24,8 @@ def chat(
     num_speculative_tokens: opt.NumSpeculativeTokens = None,
     adaptive: opt.Adaptive = False,
     profile: opt.Profile = None,
+    memory: opt.MemoryFile = None,
+    remember: opt.Remember = False,
     verifier: opt.Verifier = "match",
     runtime: opt.Runtime = "auto",
     dtype: opt.Dtype = "auto",
@@ -57,7 +59,7 @@ def chat(
     )
     if max_tokens < 1:
         raise ConfigError(f"--max-tokens is {max_tokens}; allowed: 1 or above, or there would be no answer")
-    draft = opt.draft_options(drafter, speculative_config, num_speculative_tokens, adaptive, profile)
+    draft = opt.draft_options(drafter, speculative_config, num_speculative_tokens, adaptive, profile, memory, remember)
 
     from foreword.cli.chat.chat_loop import Chat
     from foreword.cli.chat.typed_messages import MessageReader
@@ -69,7 +71,8 @@ def chat(
     reader = MessageReader()
     if reader.is_terminal:
         note(f"{llm.model.checkpoint.source}, {llm.model.runs_on}, drafter {llm.config.method}; /help for help")
-    Chat(llm, params, reader, system).run()
+    with llm:
+        Chat(llm, params, reader, system).run()
 
 
 def _check_messages(llm: "LLM", system: str | None) -> None:

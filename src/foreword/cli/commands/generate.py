@@ -62,6 +62,8 @@ def generate(
     num_speculative_tokens: opt.NumSpeculativeTokens = None,
     adaptive: opt.Adaptive = False,
     profile: opt.Profile = None,
+    memory: opt.MemoryFile = None,
+    remember: opt.Remember = False,
     verifier: opt.Verifier = "match",
     runtime: opt.Runtime = "auto",
     dtype: opt.Dtype = "auto",
@@ -115,13 +117,13 @@ def generate(
     if n > 1 and all_turns:
         raise ConfigError("--n and --all-turns do not go together: which of the answers would the next turn follow?")
     lines = _lines(prompt, prompts, reference, raw=raw, all_turns=all_turns, limit=limit)
-    draft = opt.draft_options(drafter, speculative_config, num_speculative_tokens, adaptive, profile)
+    draft = opt.draft_options(drafter, speculative_config, num_speculative_tokens, adaptive, profile, memory, remember)
 
     from foreword.cli.answer_record import record
     from foreword.cli.conversation import Conversation, answer
     from foreword.engine.llm import LLM
 
-    llm = LLM(
+    with LLM(
         model,
         verifier=verifier,
         batch_size=batch_size,
@@ -131,19 +133,19 @@ def generate(
         threads=threads,
         show_progress=sys.stderr.isatty(),
         **draft,
-    )
-    conversations = [Conversation.begin(llm, line) for line in lines for _ in range(n)]
-    if not json and batch_size == 1 and n == 1 and not all_turns:
-        _stream(llm, conversations, params)
-        return
-    with progress_bar("answers" if n > 1 else "prompts", len(conversations), json) as advance:
-        for conversation in answer(llm, conversations, params, all_turns=all_turns):
-            advance()
-            if json:
-                sample = {"sample_index": conversation.results[0].sample_index} if n > 1 else {}
-                print_json(record(llm, conversation, shows_turns=all_turns) | sample)
-            else:
-                _print_answer(llm, conversation, show_header=len(conversations) > 1)
+    ) as llm:
+        conversations = [Conversation.begin(llm, line) for line in lines for _ in range(n)]
+        if not json and batch_size == 1 and n == 1 and not all_turns:
+            _stream(llm, conversations, params)
+            return
+        with progress_bar("answers" if n > 1 else "prompts", len(conversations), json) as advance:
+            for conversation in answer(llm, conversations, params, all_turns=all_turns):
+                advance()
+                if json:
+                    sample = {"sample_index": conversation.results[0].sample_index} if n > 1 else {}
+                    print_json(record(llm, conversation, shows_turns=all_turns) | sample)
+                else:
+                    _print_answer(llm, conversation, show_header=len(conversations) > 1)
 
 
 def _lines(

@@ -26,6 +26,8 @@ def serve(
     num_speculative_tokens: opt.NumSpeculativeTokens = None,
     adaptive: opt.Adaptive = False,
     profile: opt.Profile = None,
+    memory: opt.MemoryFile = None,
+    remember: opt.Remember = False,
     runtime: opt.Runtime = "auto",
     dtype: opt.Dtype = "auto",
     kv_dtype: opt.KvDtype = "auto",
@@ -84,6 +86,16 @@ def serve(
     prefix_cache: Annotated[
         bool, typer.Option(help="Read common beginnings of prompts once.", rich_help_panel=_LIMITS)
     ] = True,
+    prompt_cache: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR",
+            help="Keep beginnings of prompts in this folder, so that they survive a restart. Prompts can be recovered from it.",
+            rich_help_panel=_LIMITS,
+        ),
+    ] = None,
+    prompt_cache_bytes: Annotated[int, typer.Option(help="Most that they may take there.", rich_help_panel=_LIMITS)] = 8
+    << 30,
 ) -> None:
     """Serve a model to clients of the OpenAI API, drafting for every request. The tokens are those of plain decoding."""
     try:
@@ -95,7 +107,7 @@ def serve(
         ) from error
     key = None if api_key_file is None else _key(api_key_file)
     settings = ServerSettings(
-        model_name=served_model_name or "model",
+        model_name="model" if served_model_name is None else served_model_name,  # its own, once it is loaded
         host=host,
         port=port,
         api_key=key,
@@ -106,7 +118,7 @@ def serve(
         request_timeout_s=request_timeout,
         max_body_bytes=max_body_bytes,
     )
-    draft = opt.draft_options(drafter, speculative_config, num_speculative_tokens, adaptive, profile)
+    draft = opt.draft_options(drafter, speculative_config, num_speculative_tokens, adaptive, profile, memory, remember)
 
     from foreword.engine.async_llm import AsyncLLM
 
@@ -117,6 +129,8 @@ def serve(
         max_queue=max_queue,
         kv_cache_bytes=kv_cache_bytes,
         prefix_cache=prefix_cache,
+        prompt_cache=prompt_cache,
+        prompt_cache_bytes=prompt_cache_bytes,
         runtime=runtime,
         dtype=dtype,
         kv_dtype=kv_dtype,

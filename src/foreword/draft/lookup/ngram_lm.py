@@ -6,6 +6,7 @@ short contexts is [witten91]'s.
 """
 
 import heapq
+import logging
 from collections.abc import Sequence
 from typing import final
 
@@ -14,9 +15,11 @@ from foreword.checkpoint.trained_drafters import trained_drafter
 from foreword.draft.base import BaseDrafter, Plan, RequestView, known_ids
 from foreword.draft.drafter_type import DrafterSettings, DrafterType
 from foreword.draft.lookup.ngram_table import FILE, NgramTable, load_table
-from foreword.errors import ConfigError
+from foreword.errors import CheckpointError, ConfigError
 from foreword.target.target import Target
 from foreword.tree.draft_tree import DraftTree
+
+logger = logging.getLogger(__name__)
 
 METHOD = "ngram_lm"
 _LEAST = 0.12  # least probability of being reached: nodes below it cost more than they gain, on every machine that was measured
@@ -81,6 +84,15 @@ def table_of(target: Target) -> NgramTable | None:
     fingerprint = getattr(target.model.checkpoint, "fingerprint", None) if target.model else None
     folder = trained_drafter(METHOD, fingerprint) if fingerprint else None
     return None if folder is None else load_table(folder, target.spec.vocab_size)
+
+
+def table_if_any(target: Target) -> NgramTable | None:
+    """As `table_of`, for a drafter that goes without: a damaged one is told of and left out."""
+    try:
+        return table_of(target)
+    except CheckpointError as error:  # it was not named, so its absence is no error
+        logger.warning("drafting without a table: %s", error)
+        return None
 
 
 NGRAM_LM = DrafterType(

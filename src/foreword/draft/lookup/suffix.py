@@ -67,7 +67,8 @@ class SuffixDrafter(BaseDrafter):
 
     def stop(self, request: RequestView) -> None:
         """Drop the request's tree; store its answer where past outputs are enabled."""
-        if self._requests.pop(request.request_id, None) is not None and self.past is not None:
+        is_here = self._requests.pop(request.request_id, None) is not None
+        if is_here and self.past is not None and request.is_remembered:
             self.past.add(list(request.token_ids[request.prompt_len :]))
 
     def propose(self, requests: Sequence[RequestView], plans: Sequence[Plan]) -> list[DraftTree]:

@@ -49,6 +49,7 @@ class Speculative(Wire):
 
     enabled: bool = True
     num_speculative_tokens: Annotated[int, Field(ge=0)] | None = None
+    remember: bool = True
 
 
 class StreamOptions(Wire):
