@@ -8,10 +8,13 @@ from statistics import median
 from foreword.bench.fidelity import LOGIT_TOLERANCE, Difference, explain_difference
 from foreword.engine.llm import LLM
 from foreword.engine.result import Result
+from foreword.sampling.drafting_params import DraftingParams
 from foreword.sampling.params import SamplingParams
 from foreword.sampling.sampler import Sampler
 
 _WARM_UP_TOKENS = 8
+# A prompt is asked more than once: a drafter that remembered its answer would copy it, which is no merit.
+_BY_ITSELF = DraftingParams(remember=False)
 
 
 @dataclass
@@ -68,7 +71,7 @@ def run_cases(
         for case in cases:
             order = ((plain, case.plain), (ahead, case.ahead))
             for llm, results in order if number % 2 == 0 else order[::-1]:
-                results += llm.generate([case.prompt_ids], case.params)
+                results += llm.generate([case.prompt_ids], case.params, drafting=_BY_ITSELF)
             if number == 0:
                 on_answer(case)
         elapsed_s = time.perf_counter() - start_s
