@@ -116,7 +116,7 @@ def test_a_path_or_a_space_makes_a_slash_a_question(llm):
 def test_ctrl_c_stops_the_answer_and_keeps_what_was_said(llm, capsys, press):
     handler, params = signal.getsignal(signal.SIGINT), SamplingParams(max_tokens=40, temperature=1.0, seed=1)
     whole = llm.generate([[user("hello")]], params)[0].text
-    chat = talk(Interrupted(llm, 12, press), "hello", "more", params=params)
+    chat = talk(Interrupted(llm, 2, press), "hello", "more", params=params)
     said = chat.messages[1]["content"]
     assert said
     assert said != whole

@@ -34,7 +34,7 @@ class ServerSettings:
     allow_unauthenticated: bool = False  # listen on an address that others reach, without a key
     allowed_hosts: tuple[str, ...] = ()  # further names under which the server is reached, as behind a proxy
     allowed_origins: tuple[str, ...] = ()  # pages of other origins that may ask (CORS)
-    stream_pause_s: float = 0.02  # between two events of a streamed answer; 0: one per step
+    stream_pause_s: float = 0.04  # between two events of a streamed answer; 0: one per step
     request_timeout_s: float | None = None  # most time per request; its answer then ends with what there is
     max_body_bytes: int = 16 << 20
     body_timeout_s: float = 30.0  # for a request's headers and body to arrive

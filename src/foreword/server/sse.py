@@ -50,7 +50,7 @@ async def paced(stream: AsyncStream, pause_s: float) -> AsyncIterator[Piece]:
     """The same text in fewer pieces: after each a pause, which an answer's end cuts short, and what comes in it is the next.
 
     An event costs a server and its client some half a millisecond of the processor that the model runs on, and nobody sees
-    more than some fifty a second. The first piece comes at once.
+    more than some 25 a second. The first piece comes at once.
     """
     async for piece in stream:
         yield piece

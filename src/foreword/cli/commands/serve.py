@@ -71,7 +71,7 @@ def serve(
             help="Seconds between two events of a streamed answer; 0: one per step.",
             rich_help_panel=_SERVER,
         ),
-    ] = 0.02,
+    ] = 0.04,
     request_timeout: Annotated[
         float | None,
         typer.Option(metavar="S", help="Most seconds per request; its answer ends there.", rich_help_panel=_LIMITS),
