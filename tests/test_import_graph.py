@@ -31,6 +31,7 @@ ALLOWED = {
     "adapt": _ENGINE | {"engine"},
     "train": _MODELS | {"target", "draft"},
     "export": _MODELS | {"target"},
+    "integrations": _MODELS | {"target", "draft"},
     "bench": _ENGINE | {"engine", "adapt"},
     "tune": _ENGINE | {"engine", "adapt", "bench"},
     "server": _ENGINE | {"engine", "adapt", "foreword"},

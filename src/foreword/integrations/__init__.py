@@ -1,0 +1,1 @@
+"""foreword inside other engines."""
