@@ -31,11 +31,11 @@ ALLOWED = {
     "adapt": _ENGINE | {"engine"},
     "train": _MODELS | {"target", "draft"},
     "export": _MODELS | {"target"},
-    "integrations": _MODELS | {"target", "draft"},
+    "integrations": _MODELS | {"target", "draft", "export"},
     "bench": _ENGINE | {"engine", "adapt"},
     "tune": _ENGINE | {"engine", "adapt", "bench"},
     "server": _ENGINE | {"engine", "adapt", "foreword"},
-    "cli": _ENGINE | {"engine", "adapt", "bench", "tune", "train", "export", "server", "foreword"},
+    "cli": _ENGINE | {"engine", "adapt", "bench", "tune", "train", "export", "integrations", "server", "foreword"},
     "__main__": {"cli"},
 }
 # Single modules that stand above their package: `train` and `export` may use the public LLM, never engine internals.

@@ -139,6 +139,10 @@ def test_the_table_drafts_and_takes_its_turn(tmp_path):
     assert propose(both, [([1, 5], 1), ([1, 2, 3, 4, 1, 2, 3, 4, 1, 2], 1)]) == [[6, 7, 8], [3, 4, 1]]
 
 
+def test_prompt_lookup_drafts_its_copy():
+    assert propose(Proposer(vllm_config("ngram")), [([1, 2, 3, 4, 1, 2], 1), ([1, 2, 3], 1)]) == [[3, 4, 1], []]
+
+
 def test_the_best_chain_of_a_tree():
     #        0 ─ 1 (.6) ─ 3 (.2)
     #          └ 2 (.5) ─ 4 (.4) ─ 5 (.3)      1.2 expected below 2, 0.8 below 1

@@ -28,6 +28,7 @@ from foreword.cli.commands import (
     serve,
     train,
     tune,
+    vllm,
 )
 from foreword.cli.commands import inspect as inspect_model
 from foreword.errors import ForewordError
@@ -57,6 +58,7 @@ app.command(name="estimate")(estimate.estimate)
 app.command(name="tune")(tune.tune)
 app.command(name="train")(train.train)
 app.command(name="export")(export.export)
+app.command(name="vllm")(vllm.vllm)
 app.command(name="serve")(serve.serve)
 app.command(name="forget")(forget.forget)
 app.command(name="doctor")(doctor.doctor)

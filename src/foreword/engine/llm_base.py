@@ -13,6 +13,7 @@ from foreword.engine.engine import Engine
 from foreword.engine.input_processor import InputProcessor, PreparedPrompt
 from foreword.engine.input_threads import InputThreads
 from foreword.engine.loop import EngineLoop
+from foreword.engine.older_names import answers_older_names
 from foreword.engine.prompts import Prompt
 from foreword.engine.result import RequestId
 from foreword.engine.setup import build, resolve
@@ -57,6 +58,7 @@ class LLMBase:
         LoadError: the model or its drafter cannot be brought in.
     """
 
+    @answers_older_names
     def __init__(
         self,
         model: str | Path | LoadedModel | None = None,

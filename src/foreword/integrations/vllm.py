@@ -174,10 +174,10 @@ class RowStates:
 
 def best_chain(tree: DraftTree) -> list[int]:
     """The path of drafted tokens on which most are expected to be accepted."""
-    known = tree.num_known
+    known, probs = tree.num_known, tree.accept_probs or [1.0] * tree.num_nodes
     gains = [0.0] * tree.num_nodes
     for node in range(known, tree.num_nodes):
-        gains[node] = gains[tree.parents[node]] + tree.accept_probs[node]
+        gains[node] = gains[tree.parents[node]] + probs[node]
     node = max(range(known - 1, tree.num_nodes), key=gains.__getitem__)
     path = []
     while node >= known:
@@ -186,7 +186,7 @@ def best_chain(tree: DraftTree) -> list[int]:
     return path[::-1]
 
 
-def checked_config(settings: Mapping[str, Any] | str) -> DraftConfig:
+def checked_config(settings: Mapping[str, Any] | str | DraftConfig) -> DraftConfig:
     """The drafter that is named, drafting chains.
 
     Raises:
