@@ -31,6 +31,7 @@ from foreword.engine.llm import LLM, LoadedModel, load_model
 from foreword.engine.result import Result
 from foreword.engine.result_of import result_of
 from foreword.engine.step import StepParts
+from foreword.sampling.drafting_params import DraftingParams
 from foreword.sampling.params import SamplingParams
 from foreword.target.target import Target
 from foreword.tree.draft_tree import DraftTree
@@ -119,7 +120,8 @@ def in_turn(
     The one with fewer tokens takes the next step; of those with as many, the one after the one before. Engines run by themselves,
     each in a thread of its own, so their steps are asked for there, one at a time.
     """
-    prepared = [llm._input.prepare([prompt], params)[0] for llm in llms]
+    unseen = DraftingParams(remember=False)  # prompts come again, and a memory would copy its own answer
+    prepared = [llm._input.prepare([prompt], params, unseen)[0] for llm in llms]
     requests = [one.request(0) for one in prepared]
     for llm, request in zip(llms, requests, strict=True):
         llm._loop.call(partial(llm.engine.add, request)).result()
