@@ -18,6 +18,7 @@ import sys
 import time
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, final
 
@@ -28,7 +29,9 @@ from foreword.draft.base import BaseDrafter, Plan, RequestView, known_ids
 from foreword.engine.engine import Engine
 from foreword.engine.llm import LLM, LoadedModel, load_model
 from foreword.engine.result import Result
+from foreword.engine.result_of import result_of
 from foreword.engine.step import StepParts
+from foreword.sampling.drafting_params import DraftingParams
 from foreword.sampling.params import SamplingParams
 from foreword.target.target import Target
 from foreword.tree.draft_tree import DraftTree
@@ -114,19 +117,32 @@ def in_turn(
 ) -> tuple[list[float], list[Result]]:
     """Seconds that each takes for the prompt's answer after its first token, and the answers.
 
-    The one with fewer tokens takes the next step; of those with as many, the one after the one before.
+    The one with fewer tokens takes the next step; of those with as many, the one after the one before. Engines run by themselves,
+    each in a thread of its own, so their steps are asked for there, one at a time.
     """
-    streams = [llm.stream(prompt, params) for llm in llms]
-    seconds, results = [0.0 for _ in llms], [piece.result for piece in map(next, streams)]
-    num_tokens, last = [1 for _ in llms], first
-    while left := [i for i, found in enumerate(results) if found is None]:
-        last = min(left, key=lambda i: (num_tokens[i], i == last))
+    unseen = DraftingParams(remember=False)  # prompts come again, and a memory would copy its own answer
+    prepared = [llm._input.prepare([prompt], params, unseen)[0] for llm in llms]
+    requests = [one.request(0) for one in prepared]
+    for llm, request in zip(llms, requests, strict=True):
+        llm._loop.call(partial(llm.engine.add, request)).result()
+        while not request.new_ids:
+            timed_step(llm)
+    seconds, last = [0.0 for _ in llms], first
+    while left := [i for i, request in enumerate(requests) if not request.is_finished]:
+        last = min(left, key=lambda i: (len(requests[i].new_ids), i == last))
+        seconds[last] += timed_step(llms[last])
+    return seconds, [result_of(request, one.model) for request, one in zip(requests, prepared, strict=True)]
+
+
+def timed_step(llm: LLM) -> float:
+    """Seconds of an engine's next step, in its own thread."""
+
+    def step() -> float:
         start_s = time.perf_counter()
-        piece = next(streams[last])
-        seconds[last] += time.perf_counter() - start_s
-        num_tokens[last] += len(piece.token_ids)
-        results[last] = piece.result
-    return seconds, [result for result in results if result is not None]
+        llm.engine.step()
+        return time.perf_counter() - start_s
+
+    return llm._loop.call(step).result()
 
 
 def never_said(llm: LLM, prompts: Sequence[list[int]], params: SamplingParams) -> int:

@@ -8,7 +8,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from benchmarks.never_slower import WrongDrafter, never_said, random_words
+from benchmarks import never_slower
+from benchmarks.never_slower import WrongDrafter, in_turn, never_said, random_words
 from foreword.adapt.controller import AdaptiveController
 from foreword.adapt.cost_model import PassCosts
 from foreword.bench.intervals import ratio_of, ratio_of_rates
@@ -25,7 +26,7 @@ from foreword.tree.draft_tree import DraftTree
 from foreword.verify.base import Matching
 from tests.support.toy_decoder import ToyDecoder
 from tests.support.toy_engine import run
-from tests.support.toy_llm import ScriptDecoder
+from tests.support.toy_llm import ScriptDecoder, byte_tokenizer, toy_llm
 
 pytestmark = pytest.mark.usefixtures("without_shape_checks")  # some 20,000 passes of a toy model
 
@@ -345,3 +346,16 @@ def test_who_needs_to_see_a_pass_is_asked_again_after_it():
     assert len(blind) >= 2, "it does rest"
     assert all(drafter.asked[i + 1] for i in blind if i + 1 < len(drafter.asked)), "and is asked twice then"
     assert request.stats.accepted_tokens > 60, "so it comes back"
+
+
+def test_two_engines_take_their_steps_in_turn(monkeypatch):
+    """An engine's thread runs by itself: read as a stream, one answered while the other was being timed."""
+    tokenizer = byte_tokenizer("hello")
+    llms = [toy_llm(ToyDecoder(vocab_size=tokenizer.vocab_size), tokenizer, drafter="none") for _ in range(2)]
+    steps, real = [], never_slower.timed_step
+    monkeypatch.setattr(never_slower, "timed_step", lambda llm: steps.append(llms.index(llm)) or real(llm))
+    seconds, answers = in_turn(llms, [1, 2], SamplingParams(max_tokens=6, ignore_eos=True), first=1)
+    assert steps == [0, 1, 0, 1, 0, 1, 0, 1, 0, 1, 0, 1]
+    assert all(time > 0 for time in seconds)
+    assert answers[0].token_ids == answers[1].token_ids
+    assert len(answers[0].token_ids) == 6
