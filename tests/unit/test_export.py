@@ -10,6 +10,7 @@ from safetensors.torch import load_file, save_file
 
 from foreword.errors import CheckpointError, ConfigError, UnknownNameError
 from foreword.export import folder as export_folder
+from foreword.export.commands import command
 from foreword.export.folder import export
 from foreword.export.formats import WRITERS, layout_for
 from foreword.export.layout import ENGINES
@@ -226,3 +227,13 @@ def test_a_draft_model_as_gguf(drafters, files, model, tmp_path):
     line = export(open_drafter(str(draft), loaded.checkpoint), "llama.cpp", tmp_path / "out", loaded)
     assert (tmp_path / "out" / "draft.gguf").is_file()
     assert "-md" in line
+
+
+def test_the_command_for_llama_cpp_has_no_option_that_it_removed():
+    """`--draft-max` ends llama-server with an error since 2026."""
+    words = command("llama.cpp", "draft_model", "model.gguf", "my draft", 3).split(" --")
+    assert words == [
+        "llama-server -m model.gguf -md 'my draft'/draft.gguf",
+        "spec-type draft-simple",
+        "spec-draft-n-max 3",
+    ]

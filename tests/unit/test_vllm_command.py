@@ -1,6 +1,9 @@
 """`foreword vllm`: the command and the call in vLLM's names; what vLLM would not run is refused with what to do."""
 
+import ast
+import inspect
 import json
+import re
 import shlex
 from dataclasses import replace
 from types import SimpleNamespace
@@ -8,8 +11,9 @@ from types import SimpleNamespace
 import pytest
 from safetensors.torch import load_file, save_file
 
-from foreword import LLM
+from foreword import LLM, AsyncLLM
 from foreword.cli.main import main
+from foreword.draft.draft_config import parse_draft_config
 from foreword.engine.machine_key import machine_key
 from foreword.engine.profile_file import Profile, write_profile
 from foreword.errors import ConfigError
@@ -139,11 +143,26 @@ def test_running_asks_for_a_model_and_for_vllm(capsys):
 
 
 @pytest.mark.parametrize(
-    "name", ["speculative_model", "draft_model", "num_assistant_tokens", "ngram_prompt_lookup_max"]
-)
-def test_an_older_name_of_an_option_is_answered_with_todays(name):
-    with pytest.raises(ConfigError, match="speculative_config"):
-        LLM(**{name: "x"})
+    ("older", "today"),
+    [
+        ({"speculative_model": "a/b", "num_speculative_tokens": 5}, {"method": "draft_model", "model": "a/b", "num_speculative_tokens": 5}),
+        ({"assistant_model": "a/b", "num_assistant_tokens": 4}, {"method": "draft_model", "model": "a/b", "num_speculative_tokens": 4}),
+        ({"speculative_model": "[ngram]", "ngram_prompt_lookup_max": 4}, {"method": "ngram", "prompt_lookup_max": 4}),
+        ({"prompt_lookup_num_tokens": 10}, {"method": "ngram", "num_speculative_tokens": 10}),
+    ],
+)  # fmt: skip
+def test_arguments_of_older_names_are_answered_with_todays(older, today):
+    for kind in (LLM, AsyncLLM):
+        with pytest.raises(ConfigError) as refusal:
+            kind(**older)
+        told = re.search(r"speculative_config=(\{.*\}),", str(refusal.value)).group(1)
+        assert ast.literal_eval(told) == today
+        assert parse_draft_config(today).method == today["method"]
+    assert all(name in str(refusal.value) for name in older if name != "num_speculative_tokens")
+
+
+def test_the_signature_stays():
+    assert {"model", "drafter", "speculative_config"} <= set(inspect.signature(LLM).parameters)
 
 
 def test_an_option_that_never_was_stays_a_type_error():

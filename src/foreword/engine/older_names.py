@@ -1,37 +1,55 @@
 """Arguments of `LLM` as older texts and other libraries spell them, answered with what they are called now."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import wraps
-from typing import ParamSpec
+from typing import Any, ParamSpec
 
 from foreword.errors import ConfigError
 
 _Args = ParamSpec("_Args")
 
-# name -> what is written instead
-_TODAY = {
-    "speculative_model": 'speculative_config={{"model": {value!r}, "method": "draft_model"}}',
-    "draft_model": 'speculative_config={{"model": {value!r}, "method": "draft_model"}}',
-    "assistant_model": 'speculative_config={{"model": {value!r}, "method": "draft_model"}}',
-    "speculative_method": 'speculative_config={{"method": {value!r}}}',
-    "ngram_prompt_lookup_max": 'speculative_config={{"method": "ngram", "prompt_lookup_max": {value!r}}}',
-    "ngram_prompt_lookup_min": 'speculative_config={{"method": "ngram", "prompt_lookup_min": {value!r}}}',
-    "num_assistant_tokens": 'speculative_config={{"num_speculative_tokens": {value!r}}}',
-    "prompt_lookup_num_tokens": 'speculative_config={{"method": "ngram", "num_speculative_tokens": {value!r}}}',
+# name -> (its key in speculative_config, the method that goes with it)
+_TODAY: dict[str, tuple[str, str | None]] = {
+    "speculative_model": ("model", "draft_model"),
+    "draft_model": ("model", "draft_model"),
+    "assistant_model": ("model", "draft_model"),
+    "speculative_method": ("method", None),
+    "ngram_prompt_lookup_max": ("prompt_lookup_max", "ngram"),
+    "ngram_prompt_lookup_min": ("prompt_lookup_min", "ngram"),
+    "num_assistant_tokens": ("num_speculative_tokens", None),
+    "prompt_lookup_num_tokens": ("num_speculative_tokens", "ngram"),
 }
+_KEPT = "num_speculative_tokens"  # an argument here, and in vLLM a key of speculative_config alone
+
+
+def refuse_older_names(arguments: Mapping[str, Any]) -> None:
+    """`ConfigError` that says what arguments of older names are called today, all of them in one."""
+    older = [name for name in arguments if name in _TODAY]
+    if not older:
+        return
+    config: dict[str, Any] = {}
+    for name in older:
+        key, method = _TODAY[name]
+        if method is not None:
+            config.setdefault("method", method)
+        config[key] = arguments[name]
+    if config.get("model") in ("ngram", "[ngram]"):  # how prompt lookup was once named
+        del config["model"]
+        config["method"] = "ngram"
+    if _KEPT in arguments:
+        config[_KEPT] = arguments[_KEPT]
+    raise ConfigError(
+        f"{', '.join(older)}: an older way to say it; today it is speculative_config={config!r}, here and in vLLM; "
+        f"'foreword vllm' prints vLLM's whole call"
+    )
 
 
 def answers_older_names(init: Callable[_Args, None]) -> Callable[_Args, None]:
-    """An `__init__` that says what an argument of an older name is called today, by `ConfigError`."""
+    """An `__init__` that answers arguments of older names (`refuse_older_names`)."""
 
     @wraps(init)
     def checked(*args: _Args.args, **kwargs: _Args.kwargs) -> None:
-        for name, value in kwargs.items():
-            if name in _TODAY:
-                raise ConfigError(
-                    f"{name} is an older name; today it is {_TODAY[name].format(value=value)}, here and in vLLM; "
-                    f"'foreword vllm' prints vLLM's whole call"
-                )
+        refuse_older_names(kwargs)
         init(*args, **kwargs)
 
     return checked

@@ -17,7 +17,7 @@ VERSIONS = {
 def command(engine: str, method: str, target: str, folder: str, num_tokens: int = 3) -> str:
     """The complete command line, to be pasted into a shell."""
     if engine == "llama.cpp":
-        return f"llama-server -m {shlex.quote(target)} -md {shlex.quote(folder)}/draft.gguf --draft-max {num_tokens}"
+        return f"llama-server -m {shlex.quote(target)} -md {shlex.quote(folder)}/draft.gguf --spec-type draft-simple --spec-draft-n-max {num_tokens}"
     if engine == "sglang":
         return (
             f"python -m sglang.launch_server --model-path {shlex.quote(target)} --speculative-algorithm {_SGLANG_METHODS[method]} "

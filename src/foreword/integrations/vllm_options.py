@@ -42,7 +42,8 @@ def engine_options(drafter: str | Mapping[str, Any] | DraftConfig, num_tokens: i
         lookup = {k: v for k, v in config.settings.items() if k in ("prompt_lookup_min", "prompt_lookup_max")}
         return {"speculative_config": {"method": "ngram", "num_speculative_tokens": tokens, **_both_ends(lookup)}}
     if all(name in DRAFTERS for name in names):
-        settings = {k: v for k, v in checked_config(config).settings.items() if k != "num_speculative_tokens"}
+        checked_config(config)  # told now, not once vLLM has loaded the model
+        settings = {k: v for k, v in config.settings.items() if k != "num_speculative_tokens"}
         spec = {"method": "custom_class", "model": PROPOSER, "num_speculative_tokens": tokens}
         return {"speculative_config": spec, "additional_config": {"foreword": settings}}
     if len(names) == 1 and names[0] in (*KINDS, "eagle2"):
