@@ -222,7 +222,7 @@ def test_a_reader_that_rests_is_woken_by_the_end(decoder, how):
 
     async def run():
         stream = llm.stream([1], SHORT)
-        await anext(stream)
+        first = await anext(stream)  # of one token or of several, as the threads are scheduled
         if how == "fails":
             decoder.on_pass = lambda: 1 / 0
         if how == "is closed":
@@ -231,7 +231,7 @@ def test_a_reader_that_rests_is_woken_by_the_end(decoder, how):
         if how == "ends":
             piece = await anext(stream)
             assert piece.result is not None
-            assert piece.token_ids == piece.result.token_ids[1:]
+            assert first.token_ids + piece.token_ids == piece.result.token_ids
         with pytest.raises(ZeroDivisionError if how == "fails" else StopAsyncIteration):
             await anext(stream)
         await llm.close()
