@@ -23,9 +23,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from foreword.adapt.timing import time_passes
 from foreword.runtime.base import Decoder
 from foreword.runtime.native_threads import default_threads
+from foreword.runtime.timed_passes import time_passes
 from foreword.target.load_model import load_model
 
 WIDTHS, CONTEXT = (1, 8), 256

@@ -299,7 +299,10 @@ void draft(Decoder& self, KvCache& cache, Ints32 slots, Ints32 token_ids, Ints32
 }
 
 void bind_decoder(nb::module_& m) {
-    nb::class_<ThreadPool>(m, "ThreadPool").def(nb::init<int, int>(), "num_threads"_a, "num_cores"_a = 0).def_prop_ro("num_threads", &ThreadPool::num_threads);
+    nb::class_<ThreadPool>(m, "ThreadPool")
+        .def(nb::init<int, int>(), "num_threads"_a, "num_cores"_a = 0)
+        .def_prop_ro("num_threads", &ThreadPool::num_threads)
+        .def("resize", &ThreadPool::resize, "num_threads"_a, nb::call_guard<WithoutGil>());
     nb::class_<Rope>(m, "Rope")
         .def(nb::init<>())
         .def_rw("inverse_frequencies", &Rope::inverse_frequencies)

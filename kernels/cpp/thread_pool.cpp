@@ -37,15 +37,26 @@ int running_threads(int num_threads, int num_cores) { return std::clamp(num_thre
 }  // namespace
 
 ThreadPool::ThreadPool(int num_threads, int num_cores)
-    : num_threads_(running_threads(num_threads, num_cores)),
+    : most_threads_(running_threads(num_threads, num_cores)),
+      num_threads_(most_threads_),
       is_crowded_(num_threads_ > allowed_cores()),
       claims_(std::make_unique<Claim[]>(static_cast<std::size_t>(num_threads_))) {}
 
-ThreadPool::~ThreadPool() {
+ThreadPool::~ThreadPool() { stop_workers(); }
+
+void ThreadPool::stop_workers() {
     stopping_.store(true);
     sequence_.fetch_add(1);
     sequence_.notify_all();
     for (std::thread& worker : workers_) worker.join();
+    workers_.clear();
+    stopping_.store(false);
+}
+
+void ThreadPool::resize(int num_threads) {
+    const std::lock_guard lock(job_mutex_);
+    stop_workers();
+    num_threads_ = std::clamp(num_threads, 1, most_threads_);
 }
 
 void ThreadPool::start_workers() {

@@ -46,6 +46,8 @@ public:
     ThreadPool& operator=(const ThreadPool&) = delete;
 
     int num_threads() const { return num_threads_; }
+    // So many from now on, within what the constructor allows. Not while somebody runs passes on it: they share work by the number.
+    void resize(int num_threads);
     // One job at a time: a second caller waits. `work` must not throw.
     void run(std::span<const Stage> stages, const Work& work);
 
@@ -56,6 +58,7 @@ private:
         std::atomic<std::uint64_t> word{0};
     };
     void start_workers();
+    void stop_workers();
     void forget_workers();
     void serve(int thread);
     bool take(Claim& claim, int& begin, int& end);
@@ -64,7 +67,8 @@ private:
     void wait_for_change(std::uint32_t seen, int spins);
     void work_on(int thread);
 
-    const int num_threads_;
+    const int most_threads_;
+    int num_threads_;
     const bool is_crowded_;  // more threads than cores: waiting threads had better sleep
     std::mutex job_mutex_;
     const std::unique_ptr<Claim[]> claims_;  // one a thread

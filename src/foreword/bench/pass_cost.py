@@ -12,9 +12,9 @@ from dataclasses import dataclass
 
 import torch
 
-from foreword.adapt.timing import fill, time_passes
 from foreword.runtime.base import Decoder
 from foreword.runtime.native_threads import default_threads
+from foreword.runtime.timed_passes import fill, time_passes
 
 _WARM_UP = 3
 _LEAST_BYTES = 1 << 20

@@ -44,7 +44,10 @@ Isa = Annotated[
         rich_help_panel=_MODEL,
     ),
 ]
-Threads = Annotated[int | None, typer.Option(help="CPU threads. Default: the physical cores.", rich_help_panel=_MODEL)]
+Threads = Annotated[
+    int | None,
+    typer.Option(help="CPU threads. Default: as many physical cores as help, measured once.", rich_help_panel=_MODEL),
+]
 ShareWeights = Annotated[
     bool,
     typer.Option(

@@ -4,8 +4,11 @@ A whole pass is one call. It is bitwise batch-invariant: a token's logits have t
 however a prompt is cut in chunks, and on any number of threads.
 """
 
+import hashlib
+import json
 import logging
 import math
+import platform
 from collections.abc import Sequence
 from copy import copy
 from dataclasses import replace
@@ -21,16 +24,19 @@ from torch import Tensor
 from foreword.cache_folder import cache_folder
 from foreword.config import ModelSpec
 from foreword.errors import ConfigError, KernelError, UnknownNameError
-from foreword.runtime.base import Chains, ChainStep, Draw, KVCache, Need, PassOutput, WeightSource
+from foreword.runtime.base import Chains, ChainStep, Decoder, Draw, KVCache, Need, PassOutput, WeightSource
+from foreword.runtime.cpu_cores import allowed_cpus, find_cores
 from foreword.runtime.native_kv_cache import KV_BYTES, NativeKVCache
 from foreword.runtime.native_load import PackedLoader, pack_projection
 from foreword.runtime.native_threads import default_threads
 from foreword.runtime.native_weights import check_dtype
+from foreword.runtime.thread_choice import fewest_that_suffice, keep_choice, kept_choice, numbers_to_try, race_on
 from foreword.tree.pack import PackedBatch
 
 logger = logging.getLogger(__name__)
 
 _NO_NODES = np.zeros(0, dtype=np.int32)
+_FEW_CORES = 2  # so many always pay
 
 
 def load_kernels() -> ModuleType:
@@ -79,12 +85,13 @@ class NativeRuntime:
         self.threads = threads or default_threads()
         self._cache_dir = Path(cache_dir) if cache_dir is not None else cache_folder()
         self._pool = self._kernels.ThreadPool(self.threads)
+        self._may_measure = threads is None and self.threads > _FEW_CORES
 
     def with_dtype(self, dtype: str) -> "NativeRuntime":
         """One that holds weights otherwise and runs on the same threads."""
         check_dtype(dtype)
         other = copy(self)
-        other.dtype = dtype
+        other.dtype, other._may_measure = dtype, False
         return other
 
     def decoder(self, spec: ModelSpec, weights: WeightSource) -> "NativeDecoder":
@@ -96,7 +103,31 @@ class NativeRuntime:
         """
         load = PackedLoader(self._kernels, self.dtype, self._cache_dir, self.share_weights)
         built, num_bytes = load.decoder(spec, weights, self._pool, self.isa)
-        return NativeDecoder(self._kernels, spec, built, num_bytes, self.kv_dtype)
+        decoder = NativeDecoder(self._kernels, spec, built, num_bytes, self.kv_dtype)
+        if self._may_measure:
+            self._may_measure = False  # others follow the first, which is the target
+            self.find_threads(decoder, weights.fingerprint)
+        return decoder
+
+    def find_threads(self, decoder: Decoder, fingerprint: str | None, *, anew: bool = False) -> int:
+        """Use no more threads than measured passes of `decoder` say that help; how many that is.
+
+        What was measured for these weights on these cores before is believed, unless `anew`. For a runtime on which
+        nothing runs yet: passes in other threads would meet another number midway.
+        """
+        cores = find_cores(allowed_cpus())
+        numbers = numbers_to_try(cores, default_threads())
+        facts = [fingerprint, decoder.spec.num_layers, self.dtype, self.isa, numbers[0], [core.kind for core in cores]]
+        key = hashlib.sha256(json.dumps([*facts, platform.node()]).encode()).hexdigest()[:24]
+        path = self._cache_dir / "threads" / f"{key}.json"
+        found = None if anew or fingerprint is None else kept_choice(path, numbers)
+        if found is None:
+            found = fewest_that_suffice(numbers, race_on(decoder, self._pool.resize))
+            if found is not None and fingerprint is not None:
+                keep_choice(path, found)
+        self.threads = found or numbers[0]
+        self._pool.resize(self.threads)
+        return self.threads
 
     def projection(
         self, weight: Float[Tensor, "out in"], bias: Float[Tensor, " out"] | None = None

@@ -50,6 +50,13 @@ class LoadedModel:
         return f"{self.choice.name} {self.choice.dtype}{through}"
 
     @property
+    def threads(self) -> int:
+        """How many compute: what was asked for, or what was found to pay."""
+        import torch
+
+        return getattr(self.runtime, "threads", torch.get_num_threads())
+
+    @property
     def vocabulary(self) -> Vocabulary:
         """What pairing looks at."""
         return vocabulary_of(self.checkpoint)

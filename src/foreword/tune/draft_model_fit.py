@@ -9,9 +9,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from foreword.adapt.estimate import MOST_DRAFTED, best_k, speed_up
-from foreword.adapt.timing import costs_of, time_passes
+from foreword.adapt.timing import costs_of
 from foreword.checkpoint.pairing import Pairing
 from foreword.engine.stats import RequestStats
+from foreword.runtime.timed_passes import time_passes
 from foreword.target.load_model import LoadedModel, load_draft_model
 from foreword.target.target import Target
 

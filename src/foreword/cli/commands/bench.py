@@ -161,7 +161,7 @@ def bench(
         "repeats": repeats,
         "seed": seed,
         "ignore_eos": ignore_eos,
-        "threads": load_options["threads"] or _default_threads(),
+        "threads": loaded.threads,
         "stratified": stratified,
         "drafters": drafters,
         "speed_of_light": speed_of_light,
@@ -197,12 +197,6 @@ def _number(option: str, text: str, kind: type, lowest: float) -> Any:
             f"{option} has {text!r}; allowed: {'whole ' if kind is int else ''}numbers, {lowest:g} or above"
         )
     return value
-
-
-def _default_threads() -> int:
-    from foreword.runtime.native_threads import default_threads
-
-    return default_threads()
 
 
 def _show(

@@ -58,7 +58,7 @@ def profile(
     needed, room = context + max(sizes), loaded.checkpoint.spec.context_len
     if needed > room:
         raise ConfigError(f"context and widest pass take {needed} tokens; the model's context holds {room}")
-    cost = measure_pass_cost(loaded.decoder, sizes, context, repeats=repeats, threads=threads)
+    cost = measure_pass_cost(loaded.decoder, sizes, context, repeats=repeats, threads=loaded.threads)
     choice = loaded.choice
     title = f"{loaded.checkpoint.source}, {choice.name} {choice.dtype} {choice.isa}".rstrip()
     if plot is not None:

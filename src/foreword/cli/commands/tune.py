@@ -75,6 +75,7 @@ def tune(
     from foreword.cli.render.tune_report import as_json, print_report
     from foreword.engine.llm import load_model
     from foreword.engine.profile_file import write_profile
+    from foreword.runtime.native_runtime import NativeRuntime
     from foreword.tune.candidates import parse_candidates
     from foreword.tune.measure import Bench
     from foreword.tune.recommendation import profile_of
@@ -90,6 +91,8 @@ def tune(
         threads=threads,
         show_progress=sys.stderr.isatty(),
     )
+    if threads is None and isinstance(loaded.runtime, NativeRuntime):
+        loaded.runtime.find_threads(loaded.decoder, getattr(loaded.checkpoint, "fingerprint", None), anew=True)
     bench = Bench(loaded, params)
     asked = _prompts(bench.plain, lines, limit)
     candidates = _candidates(bench.plain, named, draft_model or [])
