@@ -102,6 +102,48 @@ EngineLoop._step = broken
     assert "broken on purpose" in "".join(said)
 
 
+@pytest.mark.parametrize(
+    ("first", "second", "stream"),
+    [
+        (signal.SIGTERM, signal.SIGTERM, False),
+        (signal.SIGTERM, signal.SIGINT, True),
+        (signal.SIGINT, signal.SIGINT, False),
+    ],
+)
+def test_a_second_signal_ends_it_at_once(files, first, second, stream):
+    """In the middle of an answer that would never end."""
+    prelude = """
+import time
+from foreword.engine.loop import EngineLoop
+step = EngineLoop._step
+def endless(self):
+    step(self)
+    if self._open:
+        time.sleep(600)
+EngineLoop._step = endless
+"""
+
+    def ask():
+        with contextlib.suppress(httpx2.TransportError):
+            httpx2.post(address + COMPLETIONS, json=BODY | {"stream": stream}, timeout=60)
+
+    with serving(files, prelude=prelude) as (process, address, said):
+        asked = threading.Thread(target=ask)
+        asked.start()
+        while not httpx2.get(address + "/v1/status").json()["engine"]["num_running"]:
+            time.sleep(0.01)
+        process.send_signal(first)
+        with contextlib.suppress(httpx2.TransportError):
+            while True:  # until it listens no more: the first has been noticed
+                httpx2.get(address + "/health")
+        assert process.poll() is None
+        process.send_signal(second)
+    asked.join()
+    assert process.returncode == 128 + second
+    assert "1 connection was cut" in said[-1]
+    assert "Traceback" not in "".join(said)
+
+
 def test_a_key_from_a_file(files, tmp_path):
     (tmp_path / "key").write_text("secret\n")
     with serving(files, "--api-key-file", str(tmp_path / "key")) as (process, address, said):

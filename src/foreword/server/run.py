@@ -2,9 +2,11 @@
 
 import asyncio
 import logging
+import os
 import socket
 from collections.abc import Callable
 from contextlib import suppress
+from types import FrameType
 
 import uvicorn
 from fastapi import FastAPI
@@ -72,6 +74,21 @@ def listener_of(settings: ServerSettings) -> socket.socket:
     return listener
 
 
+class _Server(uvicorn.Server):
+    """The first SIGTERM or SIGINT drains; a second one ends the process at once, whatever is being answered."""
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """Called for each signal."""
+        if not self.should_exit:
+            super().handle_exit(sig, frame)
+            return
+        # Not by an exception: an engine's thread would be waited for until its pass, or its answer, has ended.
+        count = len(self.server_state.connections)
+        logger.warning("ended by a second signal: %s cut", f"{count} connection{' was' if count == 1 else 's were'}")
+        logging.shutdown()
+        os._exit(128 + sig)
+
+
 async def _serve(
     llm: AsyncLLM,
     settings: ServerSettings,
@@ -79,7 +96,7 @@ async def _serve(
     listener: socket.socket,
     ready: Callable[[str], None],
 ) -> int:
-    server = uvicorn.Server(config)
+    server = _Server(config)
     watch = asyncio.create_task(_watch(llm, server))
     url = url_of(settings, listener.getsockname()[1])
     started = asyncio.create_task(_when_started(server, lambda: ready(url)))
