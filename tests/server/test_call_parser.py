@@ -94,6 +94,39 @@ def test_pieces_do_not_matter(syntax, text, cuts):
         assert whole[0] == text
 
 
+def is_json(text):
+    try:
+        json.loads(text)
+    except ValueError:
+        return False
+    return True
+
+
+HELD = {
+    HERMES: f"{TAG}{CALL}\n</tool_call>\n{TAG}{SECOND}\n</tool_call>",
+    LLAMA3: f"{THIRD}; {THIRD}",
+    MISTRAL: f"[TOOL_CALLS][{CALL}, {SECOND}]",
+    MISTRAL_NAMED: f"[TOOL_CALLS]get_weather[ARGS]{OSLO.arguments}[TOOL_CALLS]add[ARGS]{SUM.arguments}",
+    PLAIN: f"{CALL}\n{SECOND}",
+}
+
+
+@pytest.mark.parametrize("is_held", [True, False])
+@pytest.mark.parametrize("syntax", HELD, ids=lambda syntax: syntax.name)
+def test_an_answer_that_is_cut_anywhere_says_whether_its_calls_are_whole(syntax, is_held):
+    text = HELD[syntax]
+    for end in range(len(text) + 1):
+        parser = CallParser(syntax, NAMES, is_held=is_held)
+        content, calls = joined([*parser.feed(text[:end]), *parser.finish(is_cut=True)])
+        if parser.is_whole:
+            assert all(is_json(call.arguments) for call in calls), text[:end]
+        if is_held:
+            assert content == "", text[:end]
+        if end == len(text):
+            assert len(calls) == 2
+            assert parser.is_whole
+
+
 @pytest.mark.parametrize("text", ["[", "[[", " [ ", "[,", "{", ";", "[1, 2]"])
 @pytest.mark.parametrize("syntax", SYNTAXES, ids=lambda syntax: syntax.name)
 def test_an_answer_without_a_call_is_its_text_to_the_last_character(syntax, text):

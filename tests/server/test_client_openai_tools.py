@@ -100,6 +100,49 @@ def test_required_and_named_calls_fit_their_schema(served, client, stream):
             assert given == {}
 
 
+def added_up(answer, stream):
+    """Content, the arguments of the calls, and why the answer ended."""
+    if not stream:
+        message = answer.choices[0].message
+        return message.content, [c.function.arguments for c in message.tool_calls or ()], answer.choices[0].finish_reason
+    content, calls, reason = "", {}, None
+    for chunk in answer:
+        choice = chunk.choices[0]
+        content, reason = content + (choice.delta.content or ""), choice.finish_reason or reason
+        for call in choice.delta.tool_calls or ():
+            calls[call.index] = calls.get(call.index, "") + (call.function.arguments or "")
+    return content, list(calls.values()), reason
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_required_call_that_is_cut_is_not_told_as_a_call(served, client, stream):
+    for max_tokens in (1, 2, 3, 5, 8, 12, 17, 23, 30, 40, 60):
+        answer = ask(client, tool_choice="required", max_tokens=max_tokens, stream=stream)
+        content, calls, reason = added_up(answer, stream)
+        assert not content
+        assert reason in ("length", "tool_calls")
+        if reason == "tool_calls":
+            assert all(json.loads(text) is not None for text in calls)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("stop", ["{", '"', "Oslo", "city", "name"])
+def test_stop_strings_do_not_cut_a_required_call(served, client, stream, stop):
+    answer = ask(client, tools=[WEATHER], tool_choice="required", stop=[stop], parallel_tool_calls=False, stream=stream)
+    _, [arguments], reason = added_up(answer, stream)
+    assert json.loads(arguments)["city"] in ("Oslo", "Rome")
+    assert reason == "tool_calls"
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_call_of_its_own_accord_that_a_stop_string_cuts_is_no_whole_call(served, client, stream):
+    with served.saying(served.written):
+        answer = ask(client, stop=["Oslo"], stream=stream)
+        _, [arguments], reason = added_up(answer, stream)
+    assert "Oslo" not in arguments
+    assert reason == "stop"
+
+
 def test_one_call_where_they_are_not_parallel(served, client):
     with served.saying(served.written):
         [call] = ask(client, parallel_tool_calls=False).choices[0].message.tool_calls

@@ -34,7 +34,8 @@ class ItemWriter:
             self._take(self._parser.finish(is_cut=is_cut), ())
         if not self.output:
             self._open_message()
-        self._close("incomplete" if is_cut else "completed")
+        is_whole = self._parser is None or self._parser.is_whole
+        self._close("completed" if is_whole and not is_cut else "incomplete")
         return self._taken()
 
     def _take(self, deltas: Sequence[Delta], logprobs: Sequence[Any]) -> None:

@@ -37,7 +37,7 @@ async def chat_completions(asked: ChatRequest, request: Request, served: Here) -
 def _answer(asked: ChatRequest, served: Served, results: list[Result], tools: ToolUse) -> dict[str, Any]:
     choices = []
     for result in results:
-        content, calls = tools.read(result.text, is_cut=result.finish_reason != "stop")
+        content, calls, is_whole = tools.read(result.text, is_cut=result.finish_reason != "stop")
         message: dict[str, Any] = {"role": "assistant", "content": content, "refusal": None}
         if calls:
             message |= {"content": content or None, "tool_calls": calls}
@@ -45,7 +45,7 @@ def _answer(asked: ChatRequest, served: Served, results: list[Result], tools: To
             "index": result.sample_index,
             "message": message,
             "logprobs": None,
-            "finish_reason": answers.finish_reason(result, has_calls=bool(calls)),
+            "finish_reason": answers.finish_reason(result, has_calls=bool(calls) and is_whole),
         }
         if result.logprobs is not None:
             choice["logprobs"] = answers.chat_logprobs(result.logprobs, served.tokenizer)

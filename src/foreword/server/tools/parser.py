@@ -47,11 +47,16 @@ class CallParser:
         syntax: how its calls are written.
         tool_names: the tools that there are. A call without a tag is one only if it names one of them.
         max_calls: most calls; further ones are left out. None for no limit.
+        is_held: the answer is held to calls, so that nothing of it is content, wherever it ends.
     """
 
-    def __init__(self, syntax: CallSyntax, tool_names: Iterable[str], max_calls: int | None = None) -> None:
+    def __init__(
+        self, syntax: CallSyntax, tool_names: Iterable[str], max_calls: int | None = None, *, is_held: bool = False
+    ) -> None:
         self._syntax, self._names, self._max_calls = syntax, frozenset(tool_names), max_calls
+        self._is_held = is_held
         self.num_calls = 0
+        self.is_whole = True  # once it has finished: no call was cut within its arguments
         self._mode: _Mode = "text"
         self._is_start = syntax.is_bare  # nothing but white space yet, so that an object is a call without a tag
         self._held = ""  # not certain yet: white space, then what a tag begins with
@@ -72,7 +77,10 @@ class CallParser:
     def finish(self, *, is_cut: bool = False) -> list[Delta]:
         """The rest. `is_cut`: the answer was ended by its length, so that a part of a tag is no content."""
         held, self._held = self._held, ""
-        if self._mode == "text":
+        self.is_whole = not (self._is_told and self._mode in ("object", "value"))
+        if self._is_held:
+            self._section = ""
+        elif self._mode == "text":
             tag = held.lstrip(_SPACE)
             if is_cut and len(tag) > 1:
                 held = held.removesuffix(tag)
@@ -220,7 +228,7 @@ class CallParser:
             self._step(char)
 
     def _content(self, text: str) -> None:
-        if text:
+        if text and not self._is_held:
             self._out.append(ContentDelta(text))
 
     def _taken(self) -> list[Delta]:

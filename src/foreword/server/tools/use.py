@@ -66,14 +66,16 @@ class ToolUse:
         return with_tools(messages, self.tools, self.syntax)
 
     def params(self, params: SamplingParams) -> SamplingParams:
-        """Options under which the answer's text shows the tags."""
-        return replace(params, skip_special_tokens=False) if self.reads_calls and self.tags.ids else params
+        """Options under which the answer's text shows the tags. Stop strings would cut calls that are held to a schema."""
+        shown = replace(params, skip_special_tokens=False) if self.reads_calls and self.tags.ids else params
+        return replace(shown, stop=()) if self.mode == "required" else shown
 
     def parser(self) -> CallParser | None:
         """Reads one answer; None where it has no calls."""
         if not self.reads_calls:
             return None
-        return CallParser(self.syntax, [tool.name for tool in self.allowed], None if self.is_parallel else 1)
+        most, names = None if self.is_parallel else 1, [tool.name for tool in self.allowed]
+        return CallParser(self.syntax, names, most, is_held=self.mode == "required")
 
     def new_id(self) -> str:
         """For a call."""
@@ -81,16 +83,16 @@ class ToolUse:
             return "".join(secrets.choice(_LETTERS) for _ in range(SHORT_ID))
         return f"call_{secrets.token_hex(12)}"
 
-    def read(self, text: str, *, is_cut: bool) -> tuple[str, list[dict[str, Any]]]:
-        """Content and calls of a whole answer, as the chat API writes them."""
+    def read(self, text: str, *, is_cut: bool) -> tuple[str, list[dict[str, Any]], bool]:
+        """Content and calls of a whole answer, as the chat API writes them; and whether the last call is whole."""
         parser = self.parser()
         if parser is None:
-            return text, []
+            return text, [], True
         content, calls = joined([*parser.feed(text), *parser.finish(is_cut=is_cut)])
         return content, [
             {"id": self.new_id(), "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
             for call in calls
-        ]
+        ], parser.is_whole
 
 
 def tool_use(
@@ -169,7 +171,12 @@ class DeltaWriter:
 
     def __init__(self, use: ToolUse) -> None:
         self._use, self._parser = use, use.parser()
-        self.has_calls = False
+        self._has_calls = False
+
+    @property
+    def has_calls(self) -> bool:
+        """Whether there were calls, and the last is whole; known once the answer has ended."""
+        return self._has_calls and self._parser is not None and self._parser.is_whole
 
     def push(self, text: str, *, ends: bool = False, is_cut: bool = False) -> dict[str, Any]:
         """What is new; empty where nothing is certain yet."""
@@ -188,5 +195,5 @@ class DeltaWriter:
                 call |= {"id": self._use.new_id(), "type": "function"}
                 call["function"] = {"name": delta.name, "arguments": delta.arguments}
             made.setdefault("tool_calls", []).append(call)
-            self.has_calls = True
+            self._has_calls = True
         return made
