@@ -104,7 +104,11 @@ def added_up(answer, stream):
     """Content, the arguments of the calls, and why the answer ended."""
     if not stream:
         message = answer.choices[0].message
-        return message.content, [c.function.arguments for c in message.tool_calls or ()], answer.choices[0].finish_reason
+        return (
+            message.content,
+            [c.function.arguments for c in message.tool_calls or ()],
+            answer.choices[0].finish_reason,
+        )
     content, calls, reason = "", {}, None
     for chunk in answer:
         choice = chunk.choices[0]

@@ -8,6 +8,8 @@ from typing import Any, Literal
 from foreword.errors import ConfigError
 from foreword.text_checks import check_unicode
 
+_LONGEST_REASON = 240  # characters
+
 
 @dataclass(frozen=True)
 class Grammar:
@@ -51,3 +53,31 @@ class Grammar:
             raise ConfigError(f"the Lark text of a grammar is {text!r}; allowed: a text with the rule 'start'")
         check_unicode("the Lark text of a grammar", text)
         return cls("lark", text)
+
+    def problem(self) -> str | None:
+        """What makes it unusable, found without a vocabulary; None where nothing does, or llguidance is not there to tell."""
+        try:
+            from llguidance import LLMatcher
+        except ImportError:
+            return None
+        found = LLMatcher.validate_grammar(self.for_matcher(LLMatcher), None)
+        return None if not found or found.startswith("WARNING") else one_line(found)
+
+    def for_matcher(self, matcher: Any) -> str:
+        """As llguidance's matcher class reads it."""
+        if self.kind == "json_schema":
+            return matcher.grammar_from_json_schema(self.source)
+        if self.kind == "regex":
+            return matcher.grammar_from_regex(self.source)
+        if self.kind == "lark":
+            return matcher.grammar_from_lark(self.source)
+        texts = (json.dumps(text, ensure_ascii=False) for text in json.loads(self.source))
+        return matcher.grammar_from_lark("start: " + " | ".join(texts))
+
+
+def one_line(problem: str) -> str:
+    """Llguidance's reason in one line, without its copy of the grammar and of its own state."""
+    reason = problem.partition("\n<state>")[0].strip()
+    parse_error = reason.rpartition("\nerror: ")[2].partition("\n")[0]  # what a regex is refused with ends in this
+    reason = parse_error if "regex parse error" in reason else " ".join(reason.split())
+    return reason if len(reason) <= _LONGEST_REASON else reason[: _LONGEST_REASON - 3] + "..."

@@ -6,7 +6,6 @@ is dropped leaves nothing behind. End tokens are never fed to it: they are allow
 nothing comes after them.
 """
 
-import json
 from collections import OrderedDict
 from collections.abc import Sequence
 from typing import Any, Protocol
@@ -17,11 +16,10 @@ from jaxtyping import Bool
 from torch import Tensor
 
 from foreword.errors import ConfigError
-from foreword.sampling.grammar import Grammar
+from foreword.sampling.grammar import Grammar, one_line
 
 _INSTALL = "grammars need the package llguidance, which is not installed: pip install 'foreword[grammar]'"
 _MAX_MADE = 32  # compiled grammars kept
-_LONGEST_REASON = 240  # characters
 
 
 class GrammarTokenizer(Protocol):
@@ -56,25 +54,17 @@ class GrammarCompiler:
         """A grammar matcher at the start of `grammar`; `ConfigError` says what is wrong with the grammar."""
         made = self._made.pop(grammar, None)
         if made is None:
-            source = self._source(grammar)
+            source = grammar.for_matcher(self._matcher)
             problem = self._matcher.validate_grammar(source, self._tokenizer)
             if problem and not problem.startswith("WARNING"):
-                raise ConfigError(f"the {grammar.kind} of the grammar cannot be used: {_short(problem)}")
+                raise ConfigError(f"the {grammar.kind} of the grammar cannot be used: {one_line(problem)}")
             made = self._matcher(self._tokenizer, source, log_level=0)  # errors say what is wrong, not stderr
+            # Some that are valid cannot be followed even to the first token: told now, not in the first step.
+            GrammarMatcher(made.deep_copy(), self._vocab_size, self._end_ids).allowed(())
         self._made[grammar] = made
         while len(self._made) > _MAX_MADE:
             self._made.popitem(last=False)
         return GrammarMatcher(made.deep_copy(), self._vocab_size, self._end_ids)
-
-    def _source(self, grammar: Grammar) -> str:
-        if grammar.kind == "json_schema":
-            return self._matcher.grammar_from_json_schema(grammar.source)
-        if grammar.kind == "regex":
-            return self._matcher.grammar_from_regex(grammar.source)
-        if grammar.kind == "lark":
-            return self._matcher.grammar_from_lark(grammar.source)
-        texts = (json.dumps(text, ensure_ascii=False) for text in json.loads(grammar.source))
-        return self._matcher.grammar_from_lark("start: " + " | ".join(texts))
 
 
 class GrammarMatcher:
@@ -133,16 +123,10 @@ class GrammarMatcher:
 
     def _check(self) -> None:
         if self._matcher.is_error():
-            reason = _short(self._matcher.get_error())
-            raise ConfigError(f"the grammar cannot be followed: {reason}; give a smaller one")
-
-
-def _short(problem: str) -> str:
-    """The library's reason in one line, without its copy of the grammar and of its own state."""
-    reason = problem.partition("\n<state>")[0].strip()
-    parse_error = reason.rpartition("\nerror: ")[2].partition("\n")[0]  # what a regex is refused with ends in this
-    reason = parse_error if "regex parse error" in reason else " ".join(reason.split())
-    return reason if len(reason) <= _LONGEST_REASON else reason[: _LONGEST_REASON - 3] + "..."
+            reason = one_line(self._matcher.get_error())
+            raise ConfigError(
+                f"the grammar cannot be followed: {reason}; give a smaller one, or one that does not refer to itself without end"
+            )
 
 
 class _Vocabulary:

@@ -122,25 +122,35 @@ def chat_logprobs(logprobs: Sequence[TokenLogprob], tokenizer: Tokenizer) -> dic
     return {"content": content, "refusal": None}
 
 
+class Offsets:
+    """Where each token begins in the text of an answer; one that is part of a character, where that does."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self._texts, self._length = TokenTexts(tokenizer), 0
+
+    def push(self, token_ids: Sequence[int]) -> list[int]:
+        """Of the next tokens."""
+        offsets = []
+        for text in self._texts.push(token_ids, is_last=False):
+            offsets.append(self._length)
+            self._length += len(text)
+        return offsets
+
+
 def completion_logprobs(
-    logprobs: Sequence[TokenLogprob | None], token_ids: Sequence[int], tokenizer: Tokenizer, offset: int = 0
+    logprobs: Sequence[TokenLogprob | None], token_ids: Sequence[int], tokenizer: Tokenizer, offsets: Offsets
 ) -> dict[str, Any]:
-    """As completions have them. `offset` is where the first token begins in the text."""
+    """As completions have them."""
 
     def text_of(token: int) -> str:
         return tokenizer.token_bytes(token).decode(errors="replace")
 
-    tokens = [text_of(token) for token in token_ids]
-    offsets = []
-    for token in tokens:
-        offsets.append(offset)
-        offset += len(token)
     return {
-        "tokens": tokens,
+        "tokens": [text_of(token) for token in token_ids],
         "token_logprobs": [None if p is None else p.logprob for p in logprobs],
         "top_logprobs": [
             None if p is None else {text_of(token): logprob for token, logprob in (*p.top, (p.token_id, p.logprob))}
             for p in logprobs
         ],
-        "text_offset": offsets,
+        "text_offset": offsets.push(token_ids),
     }

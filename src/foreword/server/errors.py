@@ -19,6 +19,7 @@ from foreword.errors import (
     QueueFullError,
     UnsupportedModelError,
 )
+from foreword.server.wire.common import SamplingFields
 
 logger = logging.getLogger(__name__)
 
@@ -81,10 +82,12 @@ def as_api_error(error: Exception) -> ApiError:
     if isinstance(error, ApiError):
         return error
     if isinstance(error, PromptTooLongError):
-        return invalid(str(error), "messages", "context_length_exceeded")
+        return invalid(str(error), code="context_length_exceeded")
     if isinstance(error, QueueFullError):
         return ApiError(429, str(error), code="queue_full", retry_after_s=RETRY_AFTER_S)
-    if isinstance(error, ConfigError | UnsupportedModelError | CheckpointError):
+    if isinstance(error, ConfigError):
+        return invalid(str(error), _field_of(str(error)))
+    if isinstance(error, UnsupportedModelError | CheckpointError):
         return invalid(str(error))
     if isinstance(error, CapacityError):
         return ApiError(400, str(error), code="out_of_memory")
@@ -96,11 +99,20 @@ def as_api_error(error: Exception) -> ApiError:
     return ApiError(500, f"the server failed ({type(error).__name__}); its log says more")
 
 
+def _field_of(message: str) -> str | None:
+    """The field of a request that a message of the library is about: it begins with its name."""
+    first = message.removeprefix("a token id of ").partition(" ")[0].rstrip(":,")
+    return first if first in SamplingFields.model_fields or first in ("logprobs", "prompt") else None
+
+
 def add_handlers(app: FastAPI) -> None:
     """Let an application answer errors so."""
 
-    async def known(_: Request, error: Exception) -> JSONResponse:
-        return as_api_error(error).response()
+    async def known(request: Request, error: Exception) -> JSONResponse:
+        refused = as_api_error(error)
+        if refused.param is None and isinstance(error, PromptTooLongError):
+            refused.param = _PROMPT_FIELDS.get(request.url.path, "messages")
+        return refused.response()
 
     async def http(_: Request, error: Exception) -> JSONResponse:
         assert isinstance(error, HTTPException)
@@ -132,8 +144,12 @@ def _invalid_body(error: RequestValidationError) -> ApiError:
     return invalid(f"{name or 'the body'}: {first['msg'].lower()}", name or None)
 
 
+_PROMPT_FIELDS = {"/v1/completions": "prompt", "/v1/responses": "input"}
 _ALTERNATIVES = {  # as pydantic names them
     "str": "a text",
+    "bool": "true or false",
+    "dict[str,any]": "an object",
+    "list[InputItem]": "a list of items",
     "list[str]": "a list of texts",
     "list[TextPart]": "a list of parts of type text",
     "list[constrained-int]": "a list of token ids, 0 or above",

@@ -15,10 +15,12 @@ from foreword.server.tools.use import ToolUse
 from foreword.server.wire.chat import ChatMessage, ChatRequest
 from foreword.server.wire.common import Content, SamplingFields, TextPart
 from foreword.server.wire.completions import CompletionRequest
+from foreword.validate import shown
 
 NO_TOOLS = ToolUse()
 COMPLETION_TOKENS = 16  # where a completion names no max_tokens, as the OpenAI API has it
 _ROLES = {"developer": "system"}  # newer name, older name that templates know
+ALL_ROLES = ("system", "developer", "user", "assistant", "tool")
 _SAME_NAMES = (
     "seed", "temperature", "top_p", "presence_penalty", "frequency_penalty", "min_p", "repetition_penalty",
     "min_tokens", "stop_token_ids", "allowed_token_ids", "bad_words", "ignore_eos", "n",
@@ -53,6 +55,9 @@ def chat_params(request: ChatRequest, limits: Limits, tools: ToolUse = NO_TOOLS)
     logprobs = (request.top_logprobs or 0) if request.logprobs else None
     grammar = tools.grammar
     if grammar is not None:
+        for place, tool in enumerate(tools.tools):
+            if tool in tools.allowed:
+                check_grammar(f"tools[{place}].function.parameters", Grammar.json_schema(tool.schema), limits.settings)
         check_grammar("tools", grammar, limits.settings)
         if _grammar(request, limits.settings) is not None:
             raise invalid("the answer cannot be a required call and a response_format at once", "tool_choice")
@@ -129,6 +134,8 @@ def conversation_ids(
 def message_of(message: ChatMessage, place: int) -> dict[str, Any]:
     """As templates take it."""
     where = f"messages[{place}]"
+    if message.role not in ALL_ROLES:
+        raise invalid(f"{where}.role is {message.role[:40]!r}; allowed: {', '.join(ALL_ROLES)}", f"{where}.role")
     content = None if message.content is None else text_of(message.content, f"{where}.content")
     if content is None and not message.tool_calls:
         raise invalid(f"{where} has no content; give a text", f"{where}.content")
@@ -164,7 +171,7 @@ def _params(
     request: SamplingFields, limits: Limits, most: int, logprobs: int | None, grammar: Grammar | None
 ) -> SamplingParams:
     settings = limits.settings
-    if request.n is not None and request.n > settings.max_n:
+    if request.n is not None and not 1 <= request.n <= settings.max_n:
         raise invalid(f"n is {request.n}; allowed: 1 to {settings.max_n}", "n")
     if logprobs is not None and not 0 <= logprobs <= settings.max_logprobs:
         raise invalid(f"{logprobs} top logprobs are asked for; allowed: 0 to {settings.max_logprobs}", "logprobs")
@@ -206,10 +213,12 @@ def _grammar(request: SamplingFields, settings: ServerSettings) -> Grammar | Non
 
 
 def check_grammar(name: str, grammar: Grammar, settings: ServerSettings) -> None:
-    """Refuse one that is too large to compile for a stranger."""
+    """Refuse one that is too large to compile for a stranger, or that cannot be used."""
     size = len(grammar.source.encode(errors="replace"))
     if size > settings.max_grammar_bytes:
         raise invalid(f"{name} has {size} bytes; allowed: at most {settings.max_grammar_bytes}", name)
+    if problem := grammar.problem():
+        raise invalid(f"{name} cannot be used: {problem}", name)
 
 
 def _of_response_format(request: SamplingFields) -> list[tuple[str, Grammar]]:
@@ -242,14 +251,23 @@ def _of_structured_outputs(request: SamplingFields) -> list[tuple[str, Grammar]]
         for name in ("grammar", "structural_tag"):
             if getattr(asked, name) is not None:
                 raise invalid(f"structured_outputs.{name} is not supported; use json, regex or choice", name)
-        json_, regex, choice = asked.json_ or json_, asked.regex or regex, asked.choice or choice
+        json_ = json_ if asked.json_ is None else asked.json_
+        regex = regex if asked.regex is None else asked.regex
+        choice = choice if asked.choice is None else asked.choice
         if asked.json_object:
             found.append(("structured_outputs.json_object", Grammar.json_schema({"type": "object"})))
     if json_ is not None:
         found.append(("structured_outputs.json", Grammar.json_schema(json_)))
     if regex is not None:
+        if not regex:
+            raise invalid("structured_outputs.regex is empty; give an expression", "structured_outputs.regex")
         found.append(("structured_outputs.regex", Grammar.regex(regex)))
     if choice is not None:
+        if not choice or not all(choice):
+            raise invalid(
+                f"structured_outputs.choice is {shown(choice)}; give texts of at least one character",
+                "structured_outputs.choice",
+            )
         found.append(("structured_outputs.choice", Grammar.choice(choice)))
     return found
 
@@ -257,5 +275,5 @@ def _of_structured_outputs(request: SamplingFields) -> list[tuple[str, Grammar]]
 def _refuse(request: SamplingFields, names: Mapping[str, str | None]) -> None:
     """What this server cannot do, by name; beside it what to use instead."""
     for name, instead in names.items():
-        if getattr(request, name):
+        if getattr(request, name) not in (None, ""):
             raise invalid(f"{name} is not supported; {f'use {instead}' if instead else 'leave it out'}", name)

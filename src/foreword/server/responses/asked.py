@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from foreword.server.errors import invalid
-from foreword.server.requests import text_of
+from foreword.server.requests import ALL_ROLES, text_of
 from foreword.server.wire.chat import ChatMessage, ChatRequest
 from foreword.server.wire.common import JsonSchema, ResponseFormat
 from foreword.server.wire.responses import FlatChoice, FlatTool, InputItem, ResponsesRequest
@@ -82,7 +82,9 @@ def _add(messages: list[ChatMessage], item: InputItem, where: str) -> None:
     if kind == "message":
         if item.role is None or item.content is None:
             raise invalid(f"{where} is a message without role or content; give both", where)
-        messages.append(ChatMessage(role=item.role, content=item.content))
+        if item.role not in ALL_ROLES:
+            raise invalid(f"{where}.role is {item.role[:40]!r}; allowed: {', '.join(ALL_ROLES)}", f"{where}.role")
+        messages.append(ChatMessage(role=item.role, content=text_of(item.content, f"{where}.content")))
     elif kind == "function_call":
         if item.name is None or item.call_id is None:
             raise invalid(f"{where} is a function_call without name or call_id; give both", where)
@@ -94,7 +96,9 @@ def _add(messages: list[ChatMessage], item: InputItem, where: str) -> None:
     elif kind == "function_call_output":
         if item.call_id is None or item.output is None:
             raise invalid(f"{where} is a function_call_output without call_id or output; give both", where)
-        messages.append(ChatMessage(role="tool", tool_call_id=item.call_id, content=item.output))
+        messages.append(
+            ChatMessage(role="tool", tool_call_id=item.call_id, content=text_of(item.output, f"{where}.output"))
+        )
     elif kind != "reasoning":  # what other models thought is left out
         allowed = "message, function_call, function_call_output"
         raise invalid(f"{where} is of type {kind[:40]!r}; allowed: {allowed}", where)

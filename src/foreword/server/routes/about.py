@@ -20,7 +20,7 @@ from foreword.server.wire.completions import DetokenizeRequest, TokenizeRequest
 router = APIRouter()
 
 
-@router.get("/", response_class=HTMLResponse)
+@router.api_route("/", methods=["GET", "HEAD"], response_class=HTMLResponse)
 async def show_page() -> HTMLResponse:
     """The chat in a browser."""
     found = page()
@@ -35,7 +35,7 @@ async def show_page() -> HTMLResponse:
     )
 
 
-@router.get("/health", response_model=None)
+@router.api_route("/health", methods=["GET", "HEAD"], response_model=None)
 async def health(served: Here) -> JSONResponse:
     """200 while requests are answered, 503 once the engine has ended."""
     refusal = served.llm.refusal

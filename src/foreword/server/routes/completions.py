@@ -54,7 +54,8 @@ def _choice(index: int, result: Result, asked: CompletionRequest, served: Served
         entries, ids = [*(result.prompt_logprobs or ()), *result.logprobs], result.token_ids
         if asked.echo:
             ids = [*result.prompt_token_ids, *ids]
-        choice["logprobs"] = answers.completion_logprobs(entries, ids, served.tokenizer)
+        offsets = answers.Offsets(served.tokenizer)
+        choice["logprobs"] = answers.completion_logprobs(entries, ids, served.tokenizer, offsets)
     answers.add_details(choice, asked, result, served.tokenizer)
     if asked.return_token_ids:
         choice["prompt_token_ids"] = result.prompt_token_ids
@@ -69,7 +70,7 @@ async def _chunks(
     stream = served.llm.stream(prompt, params, drafting=drafting_params(asked), timeout_s=timeout_s)
     results: list[Result] = []
     details = [answers.PieceDetails(asked, served.tokenizer) for _ in range(params.n)]
-    lengths = [0] * params.n
+    offsets = [answers.Offsets(served.tokenizer) for _ in range(params.n)]
     try:
         await stream.start()
         async for piece in paced(stream, served.settings.stream_pause_s / params.n):
@@ -80,10 +81,9 @@ async def _chunks(
             choice: dict[str, Any] = {"index": index, "text": piece.text, "logprobs": None, "finish_reason": reason}
             if piece.logprobs:
                 choice["logprobs"] = answers.completion_logprobs(
-                    piece.logprobs, piece.token_ids, served.tokenizer, lengths[index]
+                    piece.logprobs, piece.token_ids, served.tokenizer, offsets[index]
                 )
             details[index].add(choice, piece)
-            lengths[index] += len(piece.text)
             yield event(head | {"choices": [choice]})
         if asked.stream_options is not None and asked.stream_options.include_usage:
             yield event(head | {"choices": [], "usage": answers.usage(results)})

@@ -89,10 +89,14 @@ class ToolUse:
         if parser is None:
             return text, [], True
         content, calls = joined([*parser.feed(text), *parser.finish(is_cut=is_cut)])
-        return content, [
-            {"id": self.new_id(), "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
-            for call in calls
-        ], parser.is_whole
+        return (
+            content,
+            [
+                {"id": self.new_id(), "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
+                for call in calls
+            ],
+            parser.is_whole,
+        )
 
 
 def tool_use(

@@ -14,9 +14,9 @@ TokenId = Annotated[int, Field(ge=0)]
 
 
 class Wire(BaseModel):
-    """JSON of a client. Fields that are not known are ignored, and named in the log once."""
+    """JSON of a client: true is no number, "yes" is not true. Fields that are not known are ignored, and named in the log once."""
 
-    model_config = ConfigDict(extra="allow", protected_namespaces=())
+    model_config = ConfigDict(extra="allow", protected_namespaces=(), strict=True)
 
     def model_post_init(self, _: Any) -> None:
         """Name what is ignored."""
