@@ -180,6 +180,7 @@ def test_a_prefix_survives_a_server_that_is_killed(files, tmp_path):
         (["--served-model-name", ""], "served-model-name is empty"),
         (["--served-model-name", "  "], "served-model-name is empty"),
         (["--prompt-cache", __file__], "is no folder"),
+        (["--kv-cache-bytes", "1"], "kv_cache_bytes is 1; allowed: "),
         (["--prompt-cache", "x", "--no-prefix-cache"], "prefix_cache is off"),
         (["--prompt-cache", "x", "--prompt-cache-bytes", "0"], "prompt_cache_bytes is 0"),
         (["--host", "0.0.0.0"], "can be reached from other machines"),

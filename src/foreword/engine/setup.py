@@ -24,6 +24,8 @@ from foreword.verify.base import Matching, Verifier, make_verifier
 
 logger = logging.getLogger(__name__)
 
+_LEAST_ROWS = 2  # of keys and values: one token of a prompt, one of the answer
+
 _LOAD_DEFAULTS: dict[str, Any] = {
     "runtime": "auto",
     "dtype": "auto",
@@ -139,6 +141,7 @@ def build(settings: Settings) -> Built:
     num_nodes = 0 if config.method == "none" else config.num_speculative_tokens or 0
     controller = make_controller(settings.policy if num_nodes else "fixed", target, num_nodes, config.method)
     parts = StepParts(controller, drafter, target, settings.verifier)
+    _check_room(settings.kv_cache_bytes, target)
     budget = kv_budget(model.decoder, settings.kv_cache_bytes, settings.prefix_cache)
     engine = Engine(parts, settings.batch_size, budget, disk=_disk(settings, model, target))
     if settings.prompt_cache is not None and not engine.memory.budget.max_finished:
@@ -155,6 +158,16 @@ def _disk(settings: Settings, model: LoadedModel, target: Target) -> DiskPrefixe
     if settings.prompt_cache is None:
         return None
     return open_disk(model, target.cache, settings.prompt_cache, settings.prompt_cache_bytes)
+
+
+def _check_room(kv_cache_bytes: int | None, target: Target) -> None:
+    """Nothing could ever be answered in less than a prompt of one token takes."""
+    least = target.cache.region_bytes(_LEAST_ROWS)
+    if kv_cache_bytes is not None and kv_cache_bytes < least:
+        raise ConfigError(
+            f"kv_cache_bytes is {kv_cache_bytes}; allowed: {least} or above, which a prompt of one token takes here, "
+            "or None for a share of the free memory"
+        )
 
 
 def _prompt_folder(prompt_cache: Any, prefix_cache: bool) -> Path | None:
